@@ -554,8 +554,9 @@ class Train(Table):
     pack: bool | None = None
     """Pack sequences into rows without padding. None: where the model supports it and it is faster."""
     cuda_graphs: bool | None = None
-    """Capture each training step as a CUDA graph per batch shape, which saves the launch time of small models. None:
-    where possible."""
+    """Run training steps as CUDA graphs, one for each batch shape, which saves the launch time of small models. Several
+    processes then exchange gradients after the backward pass, not during it. None: where possible, which excludes
+    shards and tensor parallelism."""
     recompute: bool = False
     """Activation checkpointing: recompute activations in the backward pass. Saves memory, costs one more forward pass.
     """

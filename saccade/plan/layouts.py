@@ -115,9 +115,17 @@ def count_sent_bytes(memory: Memory, recipe: Recipe, layout: ParallelLayout) -> 
     own = whole.gradients / layout.tensor
     if layout.is_plain:
         return 2 * get_ring_share(layout.data) * own
-    gathered = get_ring_share(layout.shard) * (2 * whole.parameters / layout.tensor + own)
+    again = whole.parameters - measure_root(memory.model)  # blocks are gathered for the backward pass once more
+    gathered = get_ring_share(layout.shard) * ((whole.parameters + again) / layout.tensor + own)
     reduced = 2 * get_ring_share(layout.data) * own / layout.shard
     return each * (gathered + reduced + count_activation_bytes(memory, recipe, layout))
+
+
+def measure_root(model: nn.Module) -> int:
+    """Count the bytes of the parameters outside of blocks, which FSDP2 gathers once for a whole micro-batch."""
+    units = [unit for stack in model.modules() for unit in getattr(stack, "shard_units", ())]
+    blocks = {id(parameter) for unit in units for parameter in unit.parameters()}
+    return sum(p.numel() * p.element_size() for p in model.parameters() if id(p) not in blocks)
 
 
 def count_activation_bytes(memory: Memory, recipe: Recipe, layout: ParallelLayout) -> float:

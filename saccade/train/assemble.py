@@ -15,6 +15,7 @@ from saccade.train.augment.augment import build_augmentation
 from saccade.train.average import MovingAverage
 from saccade.train.batches.layout import choose_layout
 from saccade.train.batches.prefetch import Prefetcher, Stream
+from saccade.train.distributed.gradients import GradientBuckets
 from saccade.train.distributed.ranks import Ranks
 from saccade.train.log import Log
 from saccade.train.loss import Meter, MicroBatchLoss
@@ -37,17 +38,17 @@ def build_session(
     objectives = build_objectives(recipe, tokenizer=data.tokenizers.source, average=average, rows=data.train)
     augmentation = build_augmentation(recipe)
     loss = MicroBatchLoss(model, objectives=objectives, settings=settings, device=device, augmentation=augmentation)
-    layout = choose_layout(recipe, model, objectives, device=device, world=ranks.world_size)
+    layout = choose_layout(recipe, model, objectives, device=device, is_sharded=ranks.mesh is not None)
     live = recipe.task.batches_depend_on_model
     total = compute_total_steps(settings, data.train)
     prefetcher = Prefetcher(stream, device=device, transform=None if live else layout.transform, prefetch=not live)
-    return Session(
+    session = Session(
         recipe=recipe,
         run=run,
         tokenizers=data.tokenizers,
         model=model,
         loss=loss,
-        ddp_loss=ranks.wrap_ddp(loss, device),
+        ddp_loss=loss,
         optimizer=optimizer,
         learning_rate=build_schedule(settings.schedule, dim=model.dim, total=total, by_time=bool(settings.minutes)),
         total_steps=total,
@@ -68,3 +69,10 @@ def build_session(
         notes=list(data.notes),
         filtered=data.filtered,
     )
+    captures_passes = layout.use_cuda_graphs and (ranks.is_distributed or settings.accumulate > 1)
+    if captures_passes or (session.splits_on_out_of_memory and ranks.is_distributed):
+        session.buckets = GradientBuckets(loss)
+        ranks.broadcast_module(loss)
+    else:
+        session.ddp_loss = ranks.wrap_ddp(loss, device)
+    return session

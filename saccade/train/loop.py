@@ -13,7 +13,7 @@ import torch
 from saccade.data.batching.batch import Batch
 from saccade.train.attention_watch import record_attention, should_record_attention
 from saccade.train.average import select_steps
-from saccade.train.capture import CudaGraphs
+from saccade.train.capture import CudaGraphs, GraphRecorder, Step, UpdateGraph
 from saccade.train.distributed.parts import get_local
 from saccade.train.loss import LossSums
 from saccade.train.optimizer import set_learning_rate
@@ -31,8 +31,7 @@ def run_loop(s: Session) -> None:
     """Train until the step, epoch or time budget is used up, early stopping ends it, or a signal asks to stop."""
     settings, progress = s.recipe.train, s.progress
     s.last_tick = s.report_start = time.perf_counter()
-    if s.use_cuda_graphs:
-        s.cuda_graphs = CudaGraphs(functools.partial(compute_step, s), generator=s.generator)
+    prepare_cuda_graphs(s)
     s.profiler.plan(steps_left=settings.steps and settings.steps - progress.step)
     with InterruptHandler() as interrupts, closing(s.prefetcher), closing(s.profiler):
         ending = should_stop(s)
@@ -77,34 +76,51 @@ def run_loop(s: Session) -> None:
         )
 
 
+def prepare_cuda_graphs(s: Session) -> None:
+    """Prepare the capture of whole steps or, with buckets of gradients, of passes and updates."""
+    if not s.use_cuda_graphs:
+        return
+    recorder = GraphRecorder(s.generator)
+    step = compute_step if s.buckets is None else compute_passes
+    s.cuda_graphs = CudaGraphs(functools.partial(step, s), recorder)
+    s.update_graph = None if s.buckets is None else UpdateGraph(functools.partial(apply_gradients, s), recorder)
+
+
 def optimizer_step(s: Session) -> None:
-    """One optimizer step: forward, backward, clip, update; one CUDA graph where the model supports it.
+    """One optimizer step: forward, backward, clip, update; as CUDA graphs where the model supports it.
 
     Gradients are summed over micro-batches and processes and divided by the number of target tokens of all of them. If
-    memory runs out before the update, the step is taken again with smaller micro-batches.
+    memory runs out before the update, the step is taken again, without graphs or with smaller micro-batches.
     """
     progress = s.progress
     set_learning_rate(s.optimizer, s.learning_rate(progress.step + 1))
     batches, done = StepBatches(s), False
-    if s.cuda_graphs is not None and progress.split == 1 and not s.profiler.needs_eager:
-        done = run_captured_step(s, batches)
+    losses: LossSums | None = None
+    if s.buckets is None and (graphs := get_cuda_graphs(s)):
+        done = run_captured_step(s, graphs, batches)
     while not done:
-        s.optimizer.zero_grad(set_to_none=True)
+        graphs = get_cuda_graphs(s)
+        zero_gradients(s)
         sums = torch.zeros(2, device=s.device)  # of the loss and of its count
         results = []
         with batches.attempt():
             for batch in batches:
-                sync = batches.is_last and not s.splits_on_out_of_memory
-                with s.ranks.skip_sync_unless_last(s.ddp_loss, last=sync):
-                    with s.profiler.profile_part("forward"):
-                        losses = s.ddp_loss(batch, s.generator)
-                    with s.profiler.profile_part("backward"):
-                        losses.total.backward()
+                if graphs:
+                    losses = graphs(batch).clone()  # the next batch of the same shape overwrites the sums
+                else:
+                    with s.ranks.skip_sync_unless_last(s.ddp_loss, last=batches.is_last):
+                        with s.profiler.profile_part("forward"):
+                            losses = s.ddp_loss(batch, s.generator)
+                        with s.profiler.profile_part("backward"):
+                            losses.total.backward()
                 results.append((losses.terms, sum(batch.counts.values())))
                 sums += torch.stack((losses.total.detach(), losses.count))
         if s.splits_on_out_of_memory and s.ranks.any_rank(batches.failed, s.device):
             losses = None  # releases the activations
-            batches.split_further()
+            if graphs:
+                drop_cuda_graphs(s, batches)
+            else:
+                batches.split_further()
             continue
         for terms, tokens in results:
             s.meter.add(terms, tokens=tokens)
@@ -119,29 +135,52 @@ def optimizer_step(s: Session) -> None:
         s.average.update(step=progress.step)
 
 
+def get_cuda_graphs(s: Session) -> Step | None:
+    """Return the CUDA graphs of this step; None if there are none, its parts are timed, or its batches are split."""
+    return None if s.progress.split > 1 or s.profiler.needs_eager else s.cuda_graphs
+
+
+def zero_gradients(s: Session) -> None:
+    if s.buckets is None:
+        s.optimizer.zero_grad(set_to_none=True)
+    else:
+        s.buckets.zero()
+
+
 def update_weights(s: Session, sums: torch.Tensor) -> None:
     """Update the weights by the gradients of all micro-batches; `sums` are those of the loss and of its count."""
-    if s.splits_on_out_of_memory:  # otherwise they were averaged in the backward pass
-        s.ranks.average_gradients(s.loss)
     loss, count = s.ranks.all_reduce(sums)
+    if s.buckets is None:  # DistributedDataParallel and FSDP2 have averaged over processes in the backward pass
+        scale = s.ranks.batch_world / count.clamp(min=1)
+    else:
+        s.buckets.sum_over_ranks(s.ranks)
+        scale = 1 / count.clamp(min=1)
     if s.device.type == "cpu":  # on a GPU this would synchronize; reports, validations and checkpoints check there
         if not math.isfinite(loss):
             raise build_diverged_error(s, s.progress.step + 1)
         s.checked_step = s.progress.step + 1
     with s.profiler.profile_part("optimizer"):
-        apply_gradients(s, s.ranks.batch_world / count.clamp(min=1))
+        if s.update_graph is not None and get_cuda_graphs(s):
+            s.update_graph(scale)
+        else:
+            apply_gradients(s, scale)
 
 
-def run_captured_step(s: Session, batches: StepBatches) -> bool:
+def drop_cuda_graphs(s: Session, batches: StepBatches) -> None:
+    """Go on without CUDA graphs after memory has run out for them."""
+    s.cuda_graphs = s.update_graph = None
+    batches.undo_attempt()
+    s.log.print_line(f"step {s.progress.step + 1:,}: out of memory for CUDA graphs; training goes on without them")
+
+
+def run_captured_step(s: Session, graphs: Step, batches: StepBatches) -> bool:
     """Run `compute_step` on the batch of this step as a CUDA graph; False if memory ran out, which ends their use."""
     with batches.attempt():
         for batch in batches:
-            losses = s.cuda_graphs(batch)
+            losses = graphs(batch)
             s.meter.add(losses.terms, tokens=sum(batch.counts.values()))
     if batches.failed:
-        s.cuda_graphs = None
-        batches.undo_attempt()
-        s.log.print_line(f"step {s.progress.step + 1:,}: out of memory for CUDA graphs; training goes on without them")
+        drop_cuda_graphs(s, batches)
     return not batches.failed
 
 
@@ -155,6 +194,13 @@ def compute_step(s: Session, batch: Batch) -> LossSums:
     with nullcontext() if captures else report_out_of_memory(s):
         apply_gradients(s, 1 / losses.count.clamp(min=1))
     return LossSums(losses.total.detach(), losses.count, losses.terms)
+
+
+def compute_passes(s: Session, batch: Batch) -> LossSums:
+    """Forward and backward pass of a micro-batch, which add to the gradients, so that a CUDA graph can hold them."""
+    losses: LossSums = s.loss(batch, s.generator)
+    losses.total.backward()
+    return losses._replace(total=losses.total.detach())
 
 
 @torch.no_grad()

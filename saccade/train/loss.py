@@ -27,6 +27,11 @@ class LossSums(NamedTuple):
     count: Tensor  # type: ignore[assignment]  # hides a method of tuples
     terms: dict[str, Term]  # detached, for reports
 
+    def clone(self) -> LossSums:
+        """Return a copy that shares no memory."""
+        terms = {name: Term(one.sum.clone(), one.count + 0, one.weight) for name, one in self.terms.items()}
+        return LossSums(self.total.clone(), self.count.clone(), terms)
+
 
 class MicroBatchLoss(nn.Module):
     """Model and objectives as one module, which DistributedDataParallel can wrap.

@@ -25,7 +25,9 @@ from saccade.runs import CHECKPOINTS
 from saccade.train import checkpoint
 from saccade.train.average import MovingAverage, select_steps
 from saccade.train.batches.prefetch import Prefetcher
+from saccade.train.capture import Step
 from saccade.train.checkpoint import Checkpoint
+from saccade.train.distributed.gradients import GradientBuckets
 from saccade.train.distributed.mesh import StateSizes, measure_states
 from saccade.train.distributed.ranks import Ranks
 from saccade.train.log import Log
@@ -75,7 +77,7 @@ class Session:
     tokenizers: Tokenizers
     model: Model
     loss: MicroBatchLoss
-    ddp_loss: torch.nn.Module  # the loss wrapped in DistributedDataParallel; the same module if there is one process
+    ddp_loss: torch.nn.Module  # the loss, wrapped in DistributedDataParallel where that exchanges the gradients
     optimizer: torch.optim.Optimizer
     learning_rate: LearningRateFn
     prefetcher: Prefetcher
@@ -91,7 +93,9 @@ class Session:
     profiler: StepProfiler
     watched_examples: Any = None  # WatchedExamples of attention_watch.py, if attention is recorded
     use_cuda_graphs: bool = False  # whether training steps run as CUDA graphs
-    cuda_graphs: Any = None  # CudaGraphs of capture.py, while the loop runs
+    cuda_graphs: Step | None = None  # of a whole step or, with `buckets`, of the passes of a micro-batch
+    update_graph: Callable[[Tensor], None] | None = None  # with `buckets`, the graph of the update
+    buckets: GradientBuckets | None = None  # the gradients, unless autograd or DistributedDataParallel allocates them
     notes: list[str] = field(default_factory=list)  # remarks of data preparation and warm start, for the model card
     filtered: dict[str, list[FilterReport]] = field(default_factory=dict)  # what `data.filter` dropped, see folder.py
     progress: Progress = field(default_factory=Progress)
@@ -129,7 +133,7 @@ class Session:
         Not of a sharded model, whose processes exchange parameters in the middle of a pass.
         """
         choice = self.recipe.train.on_out_of_memory
-        return self.ranks.mesh is None and (choice == "split" or (choice == "auto" and self.ranks.world_size == 1))
+        return self.ranks.mesh is None and (choice == "split" or (choice == "auto" and not self.ranks.is_distributed))
 
     @property
     def checkpoint_folder(self) -> Path:

@@ -10,13 +10,11 @@ from pathlib import Path
 import torch
 
 from saccade.allocation import check_allocation
-from saccade.config.schema import Recipe, Train
+from saccade.config.schema import Optimizer, Recipe, Train
 from saccade.data.prepare import prepare
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
-from saccade.model.build.model import build
 from saccade.model.model import Model
-from saccade.model.run import SkipInit
 from saccade.runs import CARD, CHECKPOINTS, RECIPE, WEIGHTS
 from saccade.train import checkpoint
 from saccade.train.assemble import build_session
@@ -25,10 +23,9 @@ from saccade.train.distributed import mesh
 from saccade.train.distributed.ranks import Ranks
 from saccade.train.folder import check_disk_space, initialize_folder
 from saccade.train.log import format_banner
-from saccade.train.optimizer import freeze
 from saccade.train.pace import adopt_planned_steps
 from saccade.train.session import Session, get_data_position, restore_session
-from saccade.train.transfer.model import build_initial_model
+from saccade.train.transfer.model import build_initial_model, build_on_meta
 
 
 def open_session(recipe: Recipe, run: Path, *, ranks: Ranks, device: torch.device, resumed: bool) -> Session:
@@ -85,15 +82,23 @@ def find_checkpoint(run: Path, ranks: Ranks, report: Callable[[str], None]) -> C
 def arrange_processes(
     recipe: Recipe, tokenizers: Tokenizers, *, ranks: Ranks, device: torch.device, report: Callable[[str], None]
 ) -> Ranks:
-    """Choose the layout of several processes, report it and the memory it takes, and return the ranks in it."""
-    if ranks.world_size == 1:
+    """Choose the layout of several processes, report it and the memory it takes, and return the ranks in it.
+
+    A model that cannot fit into the memory of the devices is refused before it is built.
+    """
+    is_alone = ranks.world_size == 1
+    if is_alone and device.type != "cuda":
         return ranks
-    with SkipInit(), torch.device("meta"):
-        model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target_size)
-        freeze(model, recipe.freeze)
-    sizes, memory = mesh.measure_states(model, recipe.train), mesh.get_device_memory(device, ranks)
-    layout = mesh.choose_parallel_layout(recipe.train, world=ranks.world_size, sizes=sizes, memory=memory)
-    mesh.check_settings(recipe.train, layout)
+    sizes = mesh.measure_states(build_on_meta(recipe, tokenizers), recipe.train)
+    memory = mesh.get_device_memory(device, ranks)
+    layout = mesh.ParallelLayout()
+    if not is_alone:
+        layout = mesh.choose_parallel_layout(recipe.train, world=ranks.world_size, sizes=sizes, memory=memory)
+        mesh.check_settings(recipe.train, layout)
+    if isinstance(recipe.train.optimizer, Optimizer):  # the state of a user's own is not known before its first step
+        mesh.check_memory(sizes, layout, memory=memory)
+    if is_alone:
+        return ranks
     report(mesh.describe_layout(layout, recipe.train, sizes, memory=memory))
     return mesh.join_mesh(ranks, layout, device)
 

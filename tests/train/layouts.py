@@ -15,6 +15,10 @@ from pathlib import Path
 
 import small
 import torch
+import torch.distributed as dist
+from replay import gpu_steps
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from saccade.train import api, loop
 from saccade.train.batches import prefetch
@@ -71,8 +75,9 @@ def find_port():
 def run_jobs(rank, jobs, results):
     """Run jobs one after the other as one rank; those with fewer processes than this rank are skipped.
 
-    A job is (port, layout, run, settings): `settings` are keys of [train], and `resume`, `dtype` and `fault`: what
-    happens ("kill", "hang" or "nan"), after which step, and in which rank.
+    A job is (port, layout, run, settings): `settings` are keys of [train], and `resume`, `dtype`, `count_sent`,
+    `gpu_steps`: whether steps are those of a GPU, "eager" or as "graphs"; and `fault`: what happens ("kill", "hang",
+    "nan", "memory"), after which step, and in which rank.
     """
     torch.set_num_threads(1)
     small.finish.plot_loss = lambda run: None
@@ -99,16 +104,25 @@ def train_job(rank, world, port, parallel, run, settings):
     parallel = {**parallel, **settings.pop("parallel", {})}
     set_split(settings.pop("split", 1))
     fault, step, victim = settings.pop("fault", ("", 0, -1))
+    kind, sent = settings.pop("gpu_steps", None), []
+    counting = count_sent(sent) if settings.pop("count_sent", False) else contextlib.nullcontext()
+    steps = contextlib.nullcontext() if kind is None else gpu_steps(graphs=kind == "graphs")
     if rank == victim:
         cause_fault(fault, step * settings.get("accumulate", TRAIN["accumulate"]) // world)
-    with contextlib.redirect_stderr(printed), record_batches(batches), measure_bytes(measured):
+    with (
+        contextlib.redirect_stderr(printed),
+        record_batches(batches),
+        measure_bytes(measured),
+        counting,
+        steps as counts,
+    ):
         if resume:
             overrides = [f"train.parallel.{name}={size}" for name, size in parallel.items()]
             overrides += [f"train.{name}={value}" for name, value in settings.items()]
             api.train(resume=run, overrides=overrides or ["train.parallel.tensor=1"])
         else:
             api.train(build_recipe(**settings, parallel=parallel), run=Path(run))
-    return {"printed": printed.getvalue(), "batches": batches, "bytes": measured}
+    return {"printed": printed.getvalue(), "batches": batches, "bytes": measured, "counts": counts, "sent": sent}
 
 
 @contextlib.contextmanager
@@ -131,6 +145,44 @@ def measure_bytes(found):
         loop.apply_gradients = original
 
 
+class SentBytes(TorchDispatchMode):
+    """Counts the bytes that this process sends in collective operations, with the algorithms of rings."""
+
+    def __init__(self):
+        super().__init__()
+        self.total = 0.0
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        # of the operation: passes over the ring, and which of its arguments are the whole tensor and the group
+        kinds = {
+            "c10d::allreduce_": (2, 0, 1),
+            "c10d::_allgather_base_": (1, 0, 2),
+            "c10d::_reduce_scatter_base_": (1, 1, 2),
+        }
+        if kind := kinds.get(operator._schema.name):
+            passes, whole, group = kind
+            share = 1 - 1 / dist.ProcessGroup.unbox(args[group]).size()
+            self.total += passes * share * sum(each.nbytes for each in tree_leaves(args[whole]))
+        return operator(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def count_sent(found):
+    """Note the bytes that this process sends in each optimizer step."""
+    original = loop.optimizer_step
+
+    def counting(s):
+        with SentBytes() as sent:
+            original(s)
+        found.append(sent.total)
+
+    loop.optimizer_step = counting
+    try:
+        yield
+    finally:
+        loop.optimizer_step = original
+
+
 def cause_fault(fault, passes):
     """Let this process die, hang or compute a loss that is not a number after this many training passes."""
     original, reached = MicroBatchLoss.forward, []
@@ -142,6 +194,10 @@ def cause_fault(fault, passes):
             return losses
         if fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if fault == "memory" and sum(reached) > passes + 1:
+            return losses
+        if fault == "memory":
+            raise torch.OutOfMemoryError("CUDA out of memory")
         if fault == "hang":
             time.sleep(600)
         return losses._replace(total=losses.total * float("nan"))

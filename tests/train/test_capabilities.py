@@ -112,7 +112,7 @@ PARTS = {
 @pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
 def test_parts_that_declare_packed_rows_are_given_them_with_the_same_loss(parts, batch: Batch):
     recipe, model = make(**parts)
-    layout = choose_layout(recipe, model, build_objectives(recipe), device=torch.device("cpu"), world=1)
+    layout = choose_layout(recipe, model, build_objectives(recipe), device=torch.device("cpu"), is_sharded=False)
     assert layout.transform is pack_if_padded
     ours, theirs = (next_token_loss(model, given, torch.Generator()) for given in (pack_batch(batch), batch))
     torch.testing.assert_close([term.sum for term in ours.values()], [term.sum for term in theirs.values()])
@@ -122,7 +122,7 @@ def test_parts_that_declare_packed_rows_are_given_them_with_the_same_loss(parts,
 def test_parts_that_declare_static_shapes_can_be_cuda_graphs(parts, batch: Batch):
     recipe, model = make(**parts, pack=False)
     holds = can_capture_padded(model, build_objectives(recipe), requested=False)
-    assert holds and should_capture(recipe, capturable=holds, world=1, device=torch.device("cuda"))
+    assert holds and should_capture(recipe, capturable=holds, is_sharded=False, device=torch.device("cuda"))
     ours, theirs = (
         next_token_loss(model, given, torch.Generator()) for given in (pad_to_static_shape(batch, budget=64), batch)
     )
@@ -144,7 +144,7 @@ SILENT = {
 def test_parts_that_declare_nothing_get_padded_batches_and_the_log_says_why(reason, parts, caplog):
     recipe, model = make(**parts)
     with caplog.at_level(logging.INFO, logger="saccade"):
-        layout = choose_layout(recipe, model, build_objectives(recipe), device=torch.device("cpu"), world=1)
+        layout = choose_layout(recipe, model, build_objectives(recipe), device=torch.device("cpu"), is_sharded=False)
     assert layout == (None, False)
     assert f"batches are padded, not packed: {reason}" in caplog.messages
     assert not can_capture_padded(model, [], requested=True)

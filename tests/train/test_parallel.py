@@ -1,6 +1,8 @@
 """One training on different numbers of processes and in different layouts, by gloo on the CPU, in float64."""
 
+import contextlib
 import json
+from types import SimpleNamespace
 
 import layouts
 import pytest
@@ -14,11 +16,14 @@ from saccade.config.schema import Train
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
 from saccade.model.build.model import build
-from saccade.plan.layouts import measure_process
+from saccade.plan.layouts import count_sent_bytes, measure_process
+from saccade.train import setup
 from saccade.train.distributed import mesh
 from saccade.train.distributed.mesh import ParallelLayout, StateSizes
+from saccade.train.distributed.ranks import Ranks
 
 EXACT = 1e-10
+NORMAL = {"weight_init": {"kind": "normal", "scale_by_depth": True}}
 SIZES = StateSizes(100, 100, 200, 0)
 
 
@@ -49,11 +54,14 @@ def trained(processes, tmp_path_factory):
     folder = tmp_path_factory.mktemp("layouts")
     jobs = [
         ("one", "one", {}),
-        ("ddp-2", "moved", {"steps": 3}),
-        ("fsdp-2", "moved", {"steps": 5, "resume": True}),
+        ("ddp-2", "moved", {"steps": 3, "count_sent": True}),
+        ("fsdp-2", "moved", {"steps": 5, "resume": True, "count_sent": True}),
         ("one", "moved", {"steps": 6, "resume": True}),
-        ("fsdp-2", "shards", {"weight_init": {"kind": "normal", "scale_by_depth": True}, "recompute": True}),
-        ("one", "whole", {"weight_init": {"kind": "normal", "scale_by_depth": True}}),
+        ("fsdp-2", "shards", {**NORMAL, "recompute": True, "profile": True}),
+        ("one", "whole", NORMAL),
+        ("one", "eager", {"gpu_steps": "eager"}),
+        ("ddp-2", "graphs", {"gpu_steps": "graphs"}),
+        ("ddp-2", "no-memory", {"gpu_steps": "graphs", "on_out_of_memory": "split", "fault": ("memory", 1, 1)}),
     ]
     found = layouts.Group(processes, folder).run(jobs)
     return folder, found
@@ -71,6 +79,36 @@ def test_fsdp_with_recomputation_gives_losses_and_weights_of_one_process(trained
     folder, _ = trained
 
     assert_same_training(folder / "shards", folder / "whole")
+
+
+def test_the_profile_lists_collective_operations_and_how_much_of_them_is_hidden(trained):
+    folder, _ = trained
+    found = json.loads((folder / "shards/profile.json").read_text())["communication"]
+    table = (folder / "shards/profile.md").read_text()
+
+    assert found["ms"] > 0 and 0 <= found["hidden"] < 1
+    calls = {operation["name"]: operation["calls"] for operation in found["operations"]}
+    # Each of 4 micro-batches gathers the 4 blocks forward and backward, and all else once
+    assert calls["gloo:all_gather"] == 4 * (2 * 4 + 1)
+    assert all(f"| `{name}` |" in table for name in calls) and "of it while this process computes" in table
+
+
+def test_two_processes_with_cuda_graphs_train_as_one_without(trained):
+    folder, found = trained
+
+    assert_same_training(folder / "graphs", folder / "eager")
+    for rank in range(2):
+        counts = found[7, rank]["counts"]
+        assert counts["replayed"] > 2 * counts["recorded"] > 2
+
+
+def test_graphs_that_do_not_fit_in_one_process_are_dropped_in_all(trained):
+    folder, found = trained
+
+    assert_same_training(folder / "no-memory", folder / "eager")
+    message = ": out of memory for CUDA graphs; training goes on without them"
+    assert message in found[8, 0]["printed"]
+    assert found[8, 0]["counts"]["replayed"] < found[7, 0]["counts"]["replayed"]
 
 
 def test_the_layout_and_its_memory_are_printed_once(trained):
@@ -125,6 +163,21 @@ def test_the_plan_counts_what_each_process_holds(trained):
             assert held == {name: sizes[name] for name in held} and len(held) == 3
 
 
+def test_the_plan_counts_the_bytes_that_each_process_sends(trained):
+    """Beside parameters and gradients, processes exchange some numbers such as the loss."""
+    folder, found = trained
+    recipe = load(folder / "moved" / "recipe.toml")
+    tokenizers = Tokenizers.load(folder / "moved")
+    with torch.device("meta"):
+        model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target_size).double()
+    memory = SimpleNamespace(model=model, setup=SimpleNamespace(residual_bytes=8))
+
+    for number, layout in ((1, ParallelLayout(data=2)), (2, ParallelLayout(shard=2))):
+        expected = count_sent_bytes(memory, recipe, layout)
+        sent = [bytes for rank in range(2) for bytes in found[number, rank]["sent"]]
+        assert len(sent) == (6, 4)[number - 1] and sent == pytest.approx(len(sent) * [expected], rel=0.01)
+
+
 # ---- choosing a layout
 
 
@@ -140,6 +193,37 @@ def test_replicas_are_the_default_and_shards_what_does_not_fit():
     assert choose(4, memory=400, tensor=2) == ParallelLayout(data=2, tensor=2)
     assert choose(4, shard=2) == ParallelLayout(data=2, shard=2)
     assert choose(4, data=2) == ParallelLayout(data=2, shard=2)
+
+
+def test_a_model_that_no_device_can_hold_is_refused_with_the_number_that_can():
+    sizes = StateSizes(4 * 2**30, 4 * 2**30, 8 * 2**30, 0)
+    for layout, size in (
+        (ParallelLayout(), "16.0"),
+        (ParallelLayout(data=2), "16.0"),
+        (ParallelLayout(shard=2), "8.0"),
+    ):
+        message = (
+            f"parameters, gradients and optimizer take {size} GiB in each process, whose device has 6.0 GiB; share "
+            "them between 4 or more such devices (--processes 4), or train a smaller model, or fewer of its parameters "
+            "(freeze, train.lora)"
+        )
+        with pytest.raises(SaccadeError) as caught:
+            mesh.check_memory(sizes, layout, memory=6 * 2**30)
+        assert str(caught.value) == message
+    mesh.check_memory(sizes, ParallelLayout(shard=4), memory=6 * 2**30)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "own"])
+def test_a_model_that_does_not_fit_on_a_gpu_is_refused_before_it_is_built(monkeypatch, optimizer):
+    """Unless its optimizer is the user's own, whose state may be small."""
+    monkeypatch.setattr(mesh, "get_device_memory", lambda device, ranks: 1000)
+    kinds = {"own": lambda parameters: torch.optim.SGD(parameters, lr=0.1)}
+    recipe = small.small(optimizer={"kind": optimizer}, kinds=kinds)
+    tokenizers = Tokenizers(*2 * [SimpleNamespace(size=9)])
+    settings = {"ranks": Ranks(), "device": torch.device("cuda"), "report": print}
+
+    with pytest.raises(SaccadeError, match="take 0.0 GiB") if optimizer == "adam" else contextlib.nullcontext():
+        assert setup.arrange_processes(recipe, tokenizers, **settings) == Ranks()
 
 
 @pytest.mark.parametrize("parallel", [{"tensor": 3}, {"data": 3}, {"shard": 3}, {"data": 4, "shard": 2}])

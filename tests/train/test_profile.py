@@ -8,6 +8,7 @@ import torch
 
 from saccade.config.schema import TransformerStack
 from saccade.train.objectives.objectives import next_token_loss
+from saccade.train.profiling.communication import measure_communication
 from saccade.train.profiling.profile import STEP_COUNTS, StepProfiler, drop_outliers, plan_phases
 from saccade.train.profiling.table import count_row_flops, format_markdown, measure_matmul_rate
 
@@ -156,7 +157,7 @@ def test_gpu_has_longer_to_warm_up():
 
 def test_flops_are_those_of_the_matrix_products(model):
     """By hand: 2 FLOPs for each weight and token forward and 4 backward; the same for scores and their use."""
-    loss = SimpleNamespace(model=model.eval(), objectives=[next_token_loss], device=CPU)
+    loss = SimpleNamespace(objectives=[next_token_loss], device=CPU)
     rows, source, target = 3, 5, 7
     found = SimpleNamespace(rows=rows, tokens=Counter(source=rows * source, target=rows * target))
     stack = TransformerStack(layers=1, dim=14, heads=2, ff=19)
@@ -164,8 +165,45 @@ def test_flops_are_those_of_the_matrix_products(model):
     weights = source * (4 * square + ff) + target * (6 * square + ff) + source * 2 * square + target * stack.dim * 13
     scores = 2 * stack.dim * (source * source + target * target + target * source)
 
-    assert count_row_flops(loss, found) == 6 * weights + 6 * scores
+    assert count_row_flops(loss, found, model=model.eval()) == 6 * weights + 6 * scores
 
 
 def test_rate_of_the_machine_is_measured():
     assert 1e8 < measure_matmul_rate(CPU, torch.float32) < 1e15
+
+
+def plant(name, begin, end, device="CUDA", annotation=False):
+    span = SimpleNamespace(start=begin, end=end)
+    kind = SimpleNamespace(name=device)
+    return SimpleNamespace(name=name, time_range=span, device_type=kind, is_user_annotation=annotation)
+
+
+def test_communication_is_hidden_while_kernels_compute():
+    """Of 500 us in collective operations, kernels run during 100 of the first 400 and during none of the others."""
+    events = [
+        plant("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 1000, 1400),
+        plant("ncclDevKernel_AllGather_RING_LL", 1300, 1400),
+        plant("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 2000, 2100),
+        plant("nccl:all_reduce", 0, 9000, annotation=True),
+        plant("gemm", 900, 1050), plant("gemm", 1020, 1060), plant("softmax", 1360, 1500),
+        plant("forward", 0, 9000, annotation=True), plant("aten::mm", 0, 9000, "CPU"),
+    ]  # fmt: skip
+
+    found = measure_communication(events, steps=2)
+
+    assert found["ms"] == pytest.approx(0.25) and found["hidden"] == pytest.approx(100 / 500)
+    reduce, gather = found["operations"]
+    assert reduce == {"name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "ms": pytest.approx(0.25), "calls": 1.0}
+    assert gather == {"name": "ncclDevKernel_AllGather_RING_LL", "ms": pytest.approx(0.05), "calls": 0.5}
+
+
+def test_communication_on_cpus_is_hidden_while_operators_compute(profiled):
+    events = [
+        plant("gloo:all_reduce", 0, 100, "CPU", annotation=True),
+        plant("aten::mm", 50, 75, "CPU"),
+        plant("other", 0, 9, "CPU"),
+    ]
+
+    assert measure_communication(events, steps=1)["hidden"] == 0.25
+    assert measure_communication(events[1:], steps=1) == {} == profiled[1]["communication"]
+    assert "collective" not in (profiled[0] / "profile.md").read_text()

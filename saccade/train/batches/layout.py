@@ -32,13 +32,13 @@ class Layout(NamedTuple):
 
 
 def choose_layout(
-    recipe: Recipe, model: Model, objectives: Sequence[Objective], *, device: torch.device, world: int
+    recipe: Recipe, model: Model, objectives: Sequence[Objective], *, device: torch.device, is_sharded: bool
 ) -> Layout:
     """Choose the fastest layout that the model supports; the reasons against a faster one are logged."""
     settings, generates = recipe.train, any(map(generates_outputs, objectives))
     packed = should_pack(settings, model, device, generates=generates)
     capturable = packed or can_capture_padded(model, objectives, requested=bool(settings.cuda_graphs))
-    captures = should_capture(recipe, capturable=capturable, generates=generates, world=world, device=device)
+    captures = should_capture(recipe, capturable=capturable, generates=generates, is_sharded=is_sharded, device=device)
     padded = captures and not packed and get_capabilities(model.writer).padded_targets
     return Layout(choose_transform(settings, packed=packed, padded=padded, device=device), captures)
 
@@ -80,9 +80,9 @@ def can_capture_padded(model: Model, objectives: Sequence[Objective], *, request
 
 
 def should_capture(
-    recipe: Recipe, *, capturable: bool, world: int, device: torch.device, generates: bool = False
+    recipe: Recipe, *, capturable: bool, is_sharded: bool, device: torch.device, generates: bool = False
 ) -> bool:
-    """Whether steps run as CUDA graphs: one process, one batch per step, and no synchronization with the device.
+    """Whether steps run as CUDA graphs: the whole model in each process, and no synchronization with the device.
 
     `capturable`: whether a graph can hold a step of this model. Raises a SaccadeError if graphs are requested and not
     possible.
@@ -94,8 +94,7 @@ def should_capture(
         "a CUDA device": device.type == "cuda",
         "objectives that do not generate outputs": not generates,
         "stacks that a graph can hold": capturable or generates,
-        "one process": world == 1,
-        "train.accumulate=1": settings.accumulate == 1,
+        "the whole model in each process (train.parallel.shard=1, tensor=1)": not is_sharded,
         "train.recompute=false": not settings.recompute,
         f"capturable = True of your own kinds ({', '.join(undeclared)})": not undeclared,
     }

@@ -157,6 +157,18 @@ def measure_states(model: nn.Module, settings: Train) -> StateSizes:
     return StateSizes(parameters, trained, 2 * trained, parameters if settings.ema else 0)
 
 
+def check_memory(sizes: StateSizes, layout: ParallelLayout, *, memory: int) -> None:
+    """Refuse a training whose parameters, gradients and optimizer state alone exceed the memory of a device."""
+    each, gib = sizes.total / (layout.shard * layout.tensor), 1024**3
+    if each > memory:
+        needed = math.ceil(sizes.total / (MEMORY_MARGIN * memory))
+        raise SaccadeError(
+            f"parameters, gradients and optimizer take {each / gib:,.1f} GiB in each process, whose device has "
+            f"{memory / gib:,.1f} GiB; share them between {needed} or more such devices (--processes {needed}), or "
+            "train a smaller model, or fewer of its parameters (freeze, train.lora)"
+        )
+
+
 def choose_shard_dim(shape: Sequence[int], size: int, split: Collection[int] = ()) -> int:
     """Return the dimension along which FSDP2 shards a parameter: the first that `size` processes can share evenly.
 

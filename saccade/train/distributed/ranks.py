@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,7 +21,6 @@ from saccade.errors import LocalError, SaccadeError
 
 Result = TypeVar("Result")
 _finished_barrier: list[dist.Work] = []
-BUCKET_SIZE = 2**23  # gradients that are exchanged together: 32 MiB in float32
 SLOW_TIMEOUT = timedelta(hours=6)  # the other ranks wait while rank 0 tokenizes the data
 CHECKPOINT_TIMEOUT = timedelta(hours=1)  # until all ranks have written their part
 
@@ -48,6 +47,11 @@ class Ranks:
         return self.rank == 0
 
     @property
+    def is_distributed(self) -> bool:
+        """Whether a process group connects the processes; one process can have one too, to measure its cost."""
+        return self.slow_group is not None
+
+    @property
     def batch_rank(self) -> int:
         """Place of this process among those that share the micro-batches of a step."""
         return self.rank // self.tensor
@@ -59,13 +63,13 @@ class Ranks:
 
     def all_reduce(self, value: Tensor) -> Tensor:
         """Sum a tensor over the processes that share the micro-batches of a step, in place."""
-        if self.world_size > 1:
+        if self.is_distributed:
             dist.all_reduce(value, group=self.batch_group)
         return value
 
     def any_rank(self, flag: bool, device: torch.device) -> bool:
         """Whether the flag is set in any process; all processes must call this at the same step."""
-        if self.world_size == 1:
+        if not self.is_distributed:
             return flag
         total = torch.tensor(int(flag), device=device)
         dist.all_reduce(total)
@@ -73,7 +77,7 @@ class Ranks:
 
     def broadcast(self, value: Result) -> Result:
         """Return the value of rank 0, which must be serializable as JSON, in all processes."""
-        if self.world_size == 1:
+        if not self.is_distributed:
             return value
         content = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8)
         length = torch.tensor(len(content))
@@ -84,7 +88,7 @@ class Ranks:
 
     def gather(self, value: Result) -> list[Result]:
         """Return the values of all processes that share the micro-batches, which must be serializable as JSON."""
-        if self.world_size == 1:
+        if not self.is_distributed:
             return [value]
         content = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8)
         lengths = torch.zeros(self.world_size, dtype=torch.int64)
@@ -99,7 +103,7 @@ class Ranks:
 
     def run_main_first(self, make: Callable[[], Result]) -> Result:
         """Call `make` on rank 0, which writes its result to disk, then on the others, which find it there."""
-        if self.world_size == 1:
+        if not self.is_distributed:
             return make()
         made, error = None, None
         if self.is_main:
@@ -122,7 +126,7 @@ class Ranks:
         The finished operation is kept: if a thread of Gloo dropped the last reference to it, that thread would wait for
         the GIL, which the main thread holds while it waits for the thread at the end of the process group.
         """
-        if self.world_size > 1:
+        if self.is_distributed:
             work = dist.barrier(group=self.slow_group, async_op=True)
             work.wait()
             _finished_barrier[:] = [work]
@@ -132,7 +136,7 @@ class Ranks:
 
         A sharded module is left as it is: it averages its gradients itself.
         """
-        if self.world_size == 1 or self.mesh is not None:
+        if not self.is_distributed or self.mesh is not None:
             return module
         return DistributedDataParallel(module, device_ids=[device.index] if device.type == "cuda" else None)
 
@@ -142,35 +146,14 @@ class Ranks:
             return module.no_sync()
         return contextlib.nullcontext()
 
-    @torch.no_grad()
-    def average_gradients(self, module: nn.Module) -> None:
-        """Average the gradients of a module over all processes, in buckets; its buffers become those of rank 0.
-
-        DistributedDataParallel does this during the backward pass, which then must succeed in every process.
-        """
-        if self.world_size == 1:
-            return
-        for buffer in module.buffers():
-            dist.broadcast(buffer, src=0)
-        bucket: list[Tensor] = []
-        for parameter in module.parameters():
-            if parameter.requires_grad:
-                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                bucket.append(parameter.grad)
-            if sum(gradient.numel() for gradient in bucket) >= BUCKET_SIZE:
-                self._average(bucket)
-                bucket = []
-        self._average(bucket)
-
-    def _average(self, tensors: Sequence[Tensor]) -> None:
-        """Average tensors over all processes, in place, with one all-reduce."""
-        if tensors:
-            flat = self.all_reduce(torch.cat([tensor.flatten() for tensor in tensors]) / self.world_size)
-            for tensor, mean in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
-                tensor.copy_(mean.view_as(tensor))
+    def broadcast_module(self, module: nn.Module) -> None:
+        """Give parameters and buffers of a module the values of rank 0, as DistributedDataParallel does."""
+        if self.is_distributed:
+            for tensor in (*module.parameters(), *module.buffers()):
+                dist.broadcast(tensor.detach(), src=0)
 
     def close(self) -> None:
-        if self.world_size > 1 and dist.is_initialized():
+        if self.is_distributed and dist.is_initialized():
             dist.destroy_process_group()
 
 

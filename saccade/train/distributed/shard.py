@@ -26,10 +26,9 @@ from saccade.train.distributed.mesh import choose_shard_dim
 from saccade.train.distributed.parts import copy_part, gather_whole, get_local
 from saccade.train.distributed.ranks import Ranks
 from saccade.train.distributed.tensor import apply_tensor_parallel
-from saccade.train.optimizer import freeze
 from saccade.train.transfer.initialization import init_weights
 from saccade.train.transfer.lora import add_lora
-from saccade.train.transfer.model import build_initial_model
+from saccade.train.transfer.model import build_initial_model, build_on_meta
 
 
 def shard_model(model: Model, mesh: Any) -> None:
@@ -70,10 +69,8 @@ def build_sharded_model(
     """
     sizes = {"source_size": tokenizers.source.size, "target_size": tokenizers.target_size}
     built: list[nn.Module] = []
-    with SkipInit(), torch.device("meta"), finish_blocks(built.append):
-        model = build(recipe, **sizes)
-        freeze(model, recipe.freeze)
-        add_lora(model, recipe)
+    with finish_blocks(built.append):
+        model = build_on_meta(recipe, tokenizers)
     names = {id(module): name for name, module in model.named_modules()}
     prefixes = [f"{names[id(block)]}." for block in built]
     if ranks.tensor > 1:

@@ -17,10 +17,14 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from saccade.data.batching.batch import Batch, Tokens
 from saccade.files import atomic_replace, atomic_write
+from saccade.model.build.model import build
+from saccade.model.model import Model
+from saccade.model.run import SkipInit
 from saccade.train.finish import describe_hardware
 from saccade.train.loss import MicroBatchLoss
 from saccade.train.machine import preserve_rng_state, uses_bf16
 from saccade.train.objectives.objectives import compute_terms
+from saccade.train.profiling.communication import measure_communication
 from saccade.train.profiling.profile import (
     PARTS,
     PlainSteps,
@@ -63,7 +67,7 @@ def compute_values(s: Session, found: ProfileResult) -> dict[str, Any]:
     plain, tokens = found.plain, found.plain.tokens.total()
     timed, whole = found.steps["parts"], found.parts["step"]
     rate = measure_matmul_rate(s.device, torch.bfloat16 if uses_bf16(s.recipe.train, s.device) else torch.float32)
-    flops = count_row_flops(s.loss, plain) * plain.rows / plain.steps
+    flops = count_row_flops(s.loss, plain, model=build_whole_model(s)) * plain.rows / plain.steps
     step = plain.seconds / plain.steps
     shares = {name: found.parts[name] / whole for name in PARTS}
     return {
@@ -83,6 +87,7 @@ def compute_values(s: Session, found: ProfileResult) -> dict[str, Any]:
         "mfu": flops / step / rate,
         "padding": s.prefetcher.padding,
         "peak_memory_bytes": memory,
+        "communication": measure_communication(found.trace.events(), steps=found.steps["traced"]),
         "operators": list_operators(found.trace, steps=found.steps["traced"]),
         "how": METHOD,
     }
@@ -96,9 +101,16 @@ def compute_device_use(found: ProfileResult, step: float) -> dict[str, float]:
     return {} if not busy else {"device_busy_ms": 1000 * busy, "device_waiting_ms": 1000 * max(0.0, step - busy)}
 
 
-def count_row_flops(loss: MicroBatchLoss, plain: PlainSteps) -> float:
-    """Count the FLOPs of a sequence of mean length, forward and backward, in a copy of the model on the CPU."""
-    model = copy.deepcopy(loss.model).cpu()
+def build_whole_model(s: Session) -> Model:
+    """Return a copy of the model on the CPU; of a sharded model, one of the same shapes without its weights."""
+    if s.ranks.mesh is None:
+        return copy.deepcopy(s.model).cpu()
+    with SkipInit():
+        return build(s.recipe, source_size=s.tokenizers.source.size, target_size=s.tokenizers.target_size)
+
+
+def count_row_flops(loss: MicroBatchLoss, plain: PlainSteps, *, model: Model) -> float:
+    """Count the FLOPs of a sequence of mean length, forward and backward, in a model on the CPU."""
     fields = {name: build_row(round(count / plain.rows)) for name, count in plain.tokens.items()}
     with preserve_rng_state(loss.device), FlopCounterMode(display=False, custom_mapping=get_flop_formulas()) as counter:
         terms = compute_terms(loss.objectives, model, Batch(fields), torch.Generator())
@@ -200,10 +212,26 @@ def format_markdown(values: Mapping[str, Any]) -> str:
         "|---|--:|--:|--:|",
         *[f"| `{o['name']}` | {o['ms']:.3f} | {o['share']:.1%} | {o['calls']:.0f} |" for o in values["operators"]],
         "",
+        *format_communication(values["communication"]),
         f"`{TRACE_FILE}` has every operator of {values['steps']['traced']} steps on a time line: open it in "
         "https://ui.perfetto.dev or chrome://tracing.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def format_communication(found: Mapping[str, Any]) -> list[str]:
+    """Format the table of collective operations; no lines if there were none."""
+    if not found:
+        return []
+    operations = [f"| `{o['name']}` | {o['ms']:.3f} | {o['calls']:.0f} |" for o in found["operations"]]
+    return [
+        f"Communication takes {found['ms']:.2f} ms a step, {found['hidden']:.1%} of it while this process computes.",
+        "",
+        "| collective operation | ms a step | calls a step |",
+        "|---|--:|--:|",
+        *operations,
+        "",
+    ]
 
 
 def list_facts(values: Mapping[str, Any]) -> list[tuple[str, str]]:

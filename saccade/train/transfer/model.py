@@ -8,6 +8,7 @@ from saccade.config.schema import Recipe
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.model.build.model import build
 from saccade.model.model import Model
+from saccade.model.run import SkipInit
 from saccade.train.optimizer import freeze
 from saccade.train.transfer.initialization import init_weights
 from saccade.train.transfer.lora import add_lora
@@ -26,3 +27,12 @@ def build_initial_model(recipe: Recipe, tokenizers: Tokenizers, *, fresh: bool) 
     freeze(model, recipe.freeze)
     notes += add_lora(model, recipe)
     return model.train(), notes
+
+
+def build_on_meta(recipe: Recipe, tokenizers: Tokenizers) -> Model:
+    """Build the model without memory for its parameters, on the meta device; freeze and add LoRA."""
+    with SkipInit(), torch.device("meta"):
+        model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target_size)
+        freeze(model, recipe.freeze)
+        add_lora(model, recipe)
+    return model
