@@ -1,8 +1,11 @@
 """What needs more memory than is free is refused before it is allocated, with the numbers."""
 
+import resource
+
 import pytest
 import torch
 
+import saccade
 from saccade import allocation
 from saccade.config.load import load
 from saccade.data.batching import batches
@@ -71,6 +74,15 @@ def test_training_needs_memory_for_gradients_and_optimizer(monkeypatch):
     with pytest.raises(SaccadeError, match=f"training {count:,} parameters needs .* of memory, but .* free; train a"):
         setup.check_training_memory(model, torch.device("cpu"))
     setup.check_training_memory(model, torch.device("meta"))
+
+
+def test_a_training_that_does_not_fit_takes_no_memory(free, tmp_path):
+    """Each tensor of 1.3 GB would fit, and all together would not."""
+    copy = ["data.train=[{files=['embedded:copy'], examples=20}]", "data.valid=0.2", "train.ema=0"]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(SaccadeError, match=r"training \d,\d+,\d+,\d+ parameters needs 20.6 GB of memory, but 2.0 GB"):
+        saccade.train("dates", tiny=True, run=tmp_path / "run", overrides=[*copy, "reader.stack.ff=5000000"])
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # kB
 
 
 def test_an_epoch_of_too_many_rows_is_refused(free):

@@ -155,7 +155,7 @@ class LimitedProtocol(H11Protocol):
     def _watch_headers(self) -> None:
         """Start or cancel the header timer, which runs from the start of a connection or request to its last header.
 
-        Between two requests, uvicorn's own keep-alive timeout applies; the Guard times bodies.
+        Between two requests, uvicorn closes the connection after `Limits.idle_timeout`; the Guard times bodies.
         """
         has_started = self.cycle is None or bool(self.conn.trailing_data[0])
         if self.conn.their_state is h11.IDLE and has_started:

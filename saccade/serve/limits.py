@@ -27,6 +27,7 @@ class Limits:
     max_streams: int = 32  # concurrent streams of one model: 429
     timeout: float = 60.0  # seconds until the result must be there: 503
     header_timeout: float = 10.0  # seconds for a client to send the headers of a request; then it is disconnected
+    idle_timeout: int = 75  # seconds between two requests of a connection; longer than the 60 of common proxies
     client_timeout: float = 20.0  # seconds for a client to send a body (then 408), or to receive data (disconnected)
     min_body_rate: int = 50_000  # bytes per second that a body may take beyond client_timeout
     max_discarded_bytes: int = 100_000_000  # read and discarded of a body that was refused, so that the answer arrives

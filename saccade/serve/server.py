@@ -61,6 +61,7 @@ def create_server(app: App, limits: Limits) -> uvicorn.Server:
         access_log=False,
         server_header=False,
         proxy_headers=False,
+        timeout_keep_alive=limits.idle_timeout,
         timeout_graceful_shutdown=int(limits.timeout) + 5,
     )
     return uvicorn.Server(config)

@@ -14,6 +14,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
 from campaign import Summary, replay, run_campaign
 from damage import DamageSummary, run_damage
+from tallies import Tally, run_jobs
 
 CAP_DAC_READ_SEARCH = 1 << 2
 CORPUS = Path(__file__).parent / "corpus"
@@ -25,6 +26,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=10**9, help="stop after this many cases")
     parser.add_argument("--seconds", type=float, default=300.0, help="stop after this many seconds")
     parser.add_argument("--shard", default="1/1", metavar="K/N", help="the K-th of N parts of the cases")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, each with a part of the cases")
+    parser.add_argument("--tally", type=Path, default=None, help="file to which the counts are added, see tallies.py")
     parser.add_argument("--save", type=Path, default=None, help="folder for minimised failing cases")
     parser.add_argument("--replay", action="store_true", help="run the cases of the corpus instead of new ones")
     parser.add_argument("--damage", action="store_true", help="damage each file of runs and exports instead")
@@ -78,6 +81,8 @@ def main() -> int:
         return print_replay(replay(CORPUS))
     if options.damage:
         return print_damage(run_damage(lambda line: print(line, flush=True), options.only))
+    if options.jobs > 1:
+        return run_jobs(options.jobs, seed)
     print(f"seed {seed}", flush=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     summary = run_campaign(
@@ -85,6 +90,9 @@ def main() -> int:
         show=lambda line: print(line, flush=True),
     )  # fmt: skip
     print_summary(summary, seed)
+    if options.tally:
+        largest = {"slowest, s": summary.slowest, "largest, MB": summary.largest_bytes / 1e6}
+        Tally("fuzz", seed, options.shard, summary.cases, summary.faults, largest).append_to(options.tally)
     if summary.faults:
         print(f"minimised cases are in {save}; copy them to {CORPUS}")
     return 1 if summary.faults else 0

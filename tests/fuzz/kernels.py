@@ -24,6 +24,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tallies import Tally, run_jobs
+
 SANITIZERS = ("libasan.so", "libubsan.so")
 FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=all -g"
 TESTS = Path(__file__).parents[1]
@@ -251,14 +253,14 @@ KERNELS = {
 }
 
 
-def run_rounds(rounds: int, seconds: float, seed: int) -> Counter[str]:
-    """Run rounds of all kernels; a fault ends the process."""
+def run_rounds(rounds: int, seconds: float, seed: int, shard: tuple[int, int] = (1, 1)) -> Counter[str]:
+    """Run rounds of all kernels, or the k-th of n parts of them; a fault ends the process."""
     import torch
 
     done: Counter[str] = Counter()
     names, weights = [*KERNELS], [weight for _, weight in KERNELS.values()]
     work, begin, kept = Rounds(Random(seed)), time.monotonic(), list[GuardedMemory]()
-    for number in range(rounds):
+    for number in range(shard[0] - 1, rounds, shard[1]):
         if time.monotonic() - begin > seconds:
             break
         work.random.seed(f"{seed}-{number}")
@@ -290,6 +292,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--rounds", type=int, default=20_000)
     parser.add_argument("--seconds", type=float, default=1800.0)
+    parser.add_argument("--shard", default="1/1", metavar="K/N", help="the K-th of N parts of the rounds")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, each with a part of the rounds")
+    parser.add_argument("--tally", type=Path, default=None, help="file to which the counts are added, see tallies.py")
     options = parser.parse_args()
     if "LD_PRELOAD" not in os.environ:
         with tempfile.TemporaryDirectory(prefix="saccade-kernels-") as cache:
@@ -300,12 +305,18 @@ def main() -> int:
     if missing:
         print(f"no rounds of C kernels: {missing}")
         return 0
+    seed = secrets.randbelow(10**6) if options.seed is None else options.seed
+    if options.jobs > 1:
+        return run_jobs(options.jobs, seed)
     native.FLAGS = tuple(flag.replace("-O3", "-O1") for flag in native.FLAGS)  # sanitizers make -O3 slow to compile
     native.COMPILE_TIMEOUT_SECONDS = 1800
-    seed = secrets.randbelow(10**6) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
-    for name, count in run_rounds(options.rounds, options.seconds, seed).items():
-        print(f"{name:<60}{count:>8,} rounds, 0 faults", flush=True)
+    number, _, count = options.shard.partition("/")
+    done = run_rounds(options.rounds, options.seconds, seed, (int(number), int(count)))
+    for name, rounds in done.items():
+        print(f"{name:<60}{rounds:>8,} rounds, 0 faults", flush=True)
+    if options.tally:
+        Tally("kernels", seed, options.shard, done).append_to(options.tally)
     return 0
 
 

@@ -8,15 +8,19 @@ import secrets
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from random import Random
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 os.environ |= {"HF_HUB_OFFLINE": "1", "SACCADE_DEVICE": "cpu"}
 
+sys.path.append(str(Path(__file__).parents[1] / "fuzz"))
+
 from full_disk import fill_disk, mount_disk
 from kills import Campaign
 from matrix import list_trainings
+from tallies import Tally, run_jobs
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -26,6 +30,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=3600.0, help="stop after this many seconds")
     parser.add_argument("--only", default="", help="trainings whose name contains this")
     parser.add_argument("--shard", default="1/1", metavar="K/N", help="the K-th of N parts of the trainings")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, each with a part of the trainings")
+    parser.add_argument("--tally", type=Path, default=None, help="file to which the counts are added, see tallies.py")
     return parser.parse_args()
 
 
@@ -43,12 +49,14 @@ def run_kills(options: argparse.Namespace, folder: Path, seed: int) -> bool:
     (folder / "cache").mkdir()
     (folder / "cache" / "kernels").symlink_to(kernels)
     number, count = map(int, options.shard.split("/"))
-    chosen = [item for item in list_trainings(folder).items() if options.only in item[0]][number - 1 :: count]
+    matching = [item for item in list_trainings(folder).items() if options.only in item[0]]
+    chosen = matching[number - 1 :: count]
     tallies, known, covered = [], set[str](), set[str]()
     for at, (name, training) in enumerate(chosen):
         (folder / str(at)).mkdir()
         campaign = Campaign(name, training, folder / str(at), kernels)
-        kill_one(campaign, covered, options, len(chosen), Random(f"{seed}-{name}"))
+        kills, seconds = options.kills / len(matching), options.seconds / len(chosen)
+        kill_one(campaign, covered, Random(f"{seed}-{name}"), kills=kills, seconds=seconds)
         tallies.append(campaign.tally)
         known |= {*campaign.kinds}
     killed = {kind for tally in tallies for kind in tally.moments} & known
@@ -56,6 +64,13 @@ def run_kills(options: argparse.Namespace, folder: Path, seed: int) -> bool:
     kills, wrong = sum(tally.kills.total() for tally in tallies), sum(len(tally.wrong) for tally in tallies)
     during = f"{len(killed)} of {len(known)} kinds of writes"
     print(f"{kills} kills in {len(tallies)} trainings, during {during}; {wrong} wrong")
+    if options.tally:
+        named = [(name, tally) for (name, _), tally in zip(chosen, tallies, strict=True)]
+        faults = Counter(line for tally in tallies for line in tally.wrong)
+        counts = Counter({name: tally.kills.total() for name, tally in named})
+        Tally("kills", seed, options.shard, counts, faults).append_to(options.tally)
+        counts = Counter({name: tally.identical for name, tally in named})
+        Tally("resumed runs that were identical", seed, options.shard, counts).append_to(options.tally)
     return not wrong and full
 
 
@@ -78,10 +93,10 @@ def run_full_disk(folder: Path, kernels: Path, options: argparse.Namespace) -> b
     return good
 
 
-def kill_one(campaign: Campaign, covered: set[str], options: argparse.Namespace, parts: int, random: Random) -> None:
+def kill_one(campaign: Campaign, covered: set[str], random: Random, *, kills: float, seconds: float) -> None:
     begin = time.monotonic()
     moments, tally = campaign.draw_moments(random, covered), campaign.tally
-    while tally.kills.total() < options.kills / parts and time.monotonic() - begin < options.seconds / parts:
+    while tally.kills.total() < kills and time.monotonic() - begin < seconds:
         campaign.run_one(moments, random)
     counts = ", ".join(f"{count} {name}" for name, count in sorted(tally.kills.items()))
     kinds = len(tally.moments & {*campaign.kinds})
@@ -96,6 +111,8 @@ def kill_one(campaign: Campaign, covered: set[str], options: argparse.Namespace,
 def main() -> int:
     options = parse_arguments()
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
+    if options.jobs > 1:
+        return run_jobs(options.jobs, seed)
     print(f"seed {seed}", flush=True)
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="saccade-kill-", dir=memory) as name:

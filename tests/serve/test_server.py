@@ -97,6 +97,17 @@ def test_an_idle_keep_alive_connection_is_not_closed(connect):
         assert connection.answer()[0] == 200
 
 
+def test_a_connection_is_closed_when_no_request_has_come_for_the_idle_timeout(serve):
+    connection = serve(idle_timeout=1)()
+    for pause in (0.0, 0.5):
+        time.sleep(pause)
+        connection.post({"input": "3 May"})
+        assert connection.answer()[0] == 200
+    begin = time.monotonic()
+    assert connection.wait_until_closed()
+    assert 0.9 < time.monotonic() - begin < 4.5  # uvicorn's own limit is 5 s
+
+
 def test_a_client_that_does_not_read_is_disconnected(connect, writer, monkeypatch):
     left = threading.Event()
 

@@ -1,6 +1,7 @@
 """A run that is killed at any moment and resumed ends with the same bits as an uninterrupted one."""
 
 import random
+import resource
 import shutil
 import signal
 import time
@@ -12,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 from saccade.errors import SaccadeError
-from saccade.runs import LOCK, is_training, lock_run
-from saccade.train import loop, validate
+from saccade.runs import LOCK, RECIPE, is_training, lock_run
+from saccade.train import api, loop, validate
 from saccade.train.signals import Interrupted
 
 TRAIN = {"ema": 0.9, "keep_checkpoints": 2}
@@ -190,3 +191,22 @@ def test_best_weights_that_are_lost_are_reported(fit, monkeypatch, capsys):
     )
     card = (run / "card.md").read_text()
     assert "* weights: weights of step 4\n" in card and "| loss | 2 |" in card
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("ff = 17", "ff = 18", r"weight must be \(14, 18\) by the recipe, got \(14, 17\); put recipe.toml back"),
+        ("ff = 17", "ff = 20000000", r"weight must be \(14, 20000000\) by the recipe, got \(14, 17\); put"),
+        ("layers = 1", "layers = 2", r"step-24 lacks tensor 'reader.stack.blocks.1.*'; put recipe.toml back"),
+    ],
+)
+def test_a_run_whose_recipe_was_edited_is_not_resumed(uninterrupted, tmp_path, old, new, message):
+    run = tmp_path / "run"
+    shutil.copytree(uninterrupted, run)
+    recipe = run / RECIPE
+    recipe.write_text(recipe.read_text().replace(old, new))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(SaccadeError, match=message):
+        api.train(resume=run)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # kB

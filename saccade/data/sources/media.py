@@ -39,6 +39,7 @@ Row = tuple[Any, ...]  # number, path, question if there are questions, text or 
 Suffixes = tuple[str, ...]
 
 SUFFIXES = {"picture": PICTURE_SUFFIXES, "sound": (*SOUND_SUFFIXES, ARRAY_SUFFIX)}
+KERNEL_FOLDERS = ("/proc", "/sys")  # without data, and with links that lead in circles
 FILES_ONLY = "alone"  # the target of files without text and label; part of keys of the cache
 FILE_COLUMNS = ("file_name", "image", "audio", "file", "path")  # names of a column of paths
 QUESTION_COLUMN, ANSWER_COLUMNS = "question", ("answer", "answers")
@@ -135,19 +136,25 @@ def find_files(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
 
     Dangling links are included, since they are reported as unreadable later; pipes and devices are not.
     """
+    trails: dict[str, tuple[str, ...]] = {str(folder): ()}  # real paths of the folders on the way to each
     for root, folders, names in os.walk(folder, followlinks=True):
-        here = Path(os.path.realpath(root))
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and not _is_cyclic_link(here, name))
+        trail = (*trails.pop(root), os.path.realpath(root))
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and _may_enter(trail, name))
+        trails.update((os.path.join(root, name), trail) for name in folders)
         for name in sorted(names):
             path = Path(root, name)
             if not name.startswith(".") and name.lower().endswith(suffixes) and (path.is_file() or not path.exists()):
                 yield path
 
 
-def _is_cyclic_link(folder: Path, name: str) -> bool:
-    """Whether a link leads to the folder that it is in or to one above, which would be an endless loop."""
-    link = folder / name
-    return link.is_symlink() and folder.is_relative_to(os.path.realpath(link))
+def _may_enter(trail: tuple[str, ...], name: str) -> bool:
+    """Whether a subfolder of the last folder has data: not a link back to one on the way or above, nor the kernel's."""
+    path = os.path.join(trail[-1], name)
+    if not os.path.islink(path):
+        return path not in KERNEL_FOLDERS
+    target = os.path.realpath(path)
+    is_kernel = any(Path(target).is_relative_to(each) for each in KERNEL_FOLDERS)
+    return not is_kernel and not any(Path(each).is_relative_to(target) for each in trail)
 
 
 def find_metadata(folder: Path) -> Path | None:

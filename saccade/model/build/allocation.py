@@ -17,18 +17,18 @@ HINT = "lower the sizes of the recipe (dim, layers, ff, vocabulary, lengths)"
 
 
 class OversizedTensorError(Exception):
-    """A tensor of a model is larger than its file of weights allows."""
+    """A tensor of a model, or all of them together, are larger than was allowed."""
 
 
 class AllocationGuard(TorchFunctionMode):
     """Checks the size of each new tensor; on the meta device, which allocates nothing, only that it can exist.
 
-    Tensors of more than `limit` bytes raise an OversizedTensorError.
+    A tensor of more than `limit` bytes, and tensors of more than `total` bytes together, raise an OversizedTensorError.
     """
 
-    def __init__(self, limit: int = MAX_TENSOR_BYTES) -> None:
+    def __init__(self, limit: int = MAX_TENSOR_BYTES, *, total: int | None = None) -> None:
         super().__init__()
-        self.limit = limit
+        self.limit, self.total, self.used = limit, total, 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -36,6 +36,9 @@ class AllocationGuard(TorchFunctionMode):
         if name in FACTORIES:
             sizes = get_sizes(name, args, kwargs)
             needed = ELEMENT_BYTES * math.prod(sizes)
+            self.used += needed
+            if self.total is not None and self.used > self.total:
+                raise OversizedTensorError
             if needed >= MIN_CHECKED_BYTES:
                 what = f"a tensor {tuple(sizes)} of the model"
                 if needed > MAX_TENSOR_BYTES:

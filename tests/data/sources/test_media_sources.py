@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from saccade.config.schema import Corpus
+from saccade.data.sources import media
 from saccade.data.sources.media import hash_media, list_files, read_media
 from saccade.errors import SaccadeError
 
@@ -138,6 +139,24 @@ def test_classes_may_be_links_to_folders_elsewhere(tmp_path):
         (tmp_path / "data" / name).symlink_to(tmp_path / name)
     (tmp_path / "data" / "dog" / "around").symlink_to(tmp_path / "data")
     assert rows(tmp_path / "data", wanted="label") == [("1.png", "cat"), ("3.png", "dog"), ("2.png", "elsewhere")]
+
+
+def test_folders_that_link_to_each_other_are_read_once_by_each_way(tmp_path):
+    """Each is entered by its own name and through the link in the other, and not again from there."""
+    for name, other in (("cat", "dog"), ("dog", "cat")):
+        picture(tmp_path / name / "a.png")
+        (tmp_path / name / "see also").symlink_to(tmp_path / other)
+    found = [str(path.relative_to(tmp_path)) for path in media.find_files(tmp_path, (".png",))]
+    assert found == ["cat/a.png", "cat/see also/a.png", "dog/a.png", "dog/see also/a.png"]
+
+
+def test_the_folders_of_the_kernel_are_not_searched(tmp_path, monkeypatch):
+    monkeypatch.setattr(media, "KERNEL_FOLDERS", (f"{tmp_path}/proc",))
+    for name in ("data/a.png", "proc/b.png"):
+        picture(tmp_path / name)
+    (tmp_path / "data" / "link").symlink_to(tmp_path / "proc")
+    assert [path.name for path in media.find_files(tmp_path, (".png",))] == ["a.png"]
+    assert [path.name for path in media.find_files(tmp_path / "proc", (".png",))] == ["b.png"]
 
 
 def test_a_link_that_leads_nowhere_is_one_broken_file_and_a_pipe_is_none(tmp_path):
