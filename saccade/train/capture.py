@@ -16,9 +16,8 @@ from torch import Tensor
 
 from saccade.data.batching.batch import Batch
 from saccade.train.batches.pack import clone_batch, get_shape_key, get_tensors
-from saccade.train.loss import LossSums
+from saccade.train.loss import LossSums, Step
 
-Step = Callable[[Batch], LossSums]
 Result = TypeVar("Result")
 
 

@@ -13,9 +13,9 @@ import torch
 from saccade.data.batching.batch import Batch
 from saccade.train.attention_watch import record_attention, should_record_attention
 from saccade.train.average import select_steps
-from saccade.train.capture import CudaGraphs, GraphRecorder, Step, UpdateGraph
+from saccade.train.capture import CudaGraphs, GraphRecorder, UpdateGraph
 from saccade.train.distributed.parts import get_local
-from saccade.train.loss import LossSums
+from saccade.train.loss import LossSums, Step
 from saccade.train.optimizer import set_learning_rate
 from saccade.train.out_of_memory import StepBatches, report_out_of_memory
 from saccade.train.pace import Pace

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -31,6 +31,9 @@ class LossSums(NamedTuple):
         """Return a copy that shares no memory."""
         terms = {name: Term(one.sum.clone(), one.count + 0, one.weight) for name, one in self.terms.items()}
         return LossSums(self.total.clone(), self.count.clone(), terms)
+
+
+Step = Callable[[Batch], LossSums]
 
 
 class MicroBatchLoss(nn.Module):

@@ -25,17 +25,15 @@ from saccade.runs import CHECKPOINTS
 from saccade.train import checkpoint
 from saccade.train.average import MovingAverage, select_steps
 from saccade.train.batches.prefetch import Prefetcher
-from saccade.train.capture import Step
 from saccade.train.checkpoint import Checkpoint
 from saccade.train.distributed.gradients import GradientBuckets
 from saccade.train.distributed.mesh import StateSizes, measure_states
 from saccade.train.distributed.ranks import Ranks
 from saccade.train.log import Log
-from saccade.train.loss import Meter, MicroBatchLoss
+from saccade.train.loss import Meter, MicroBatchLoss, Step
 from saccade.train.machine import MemoryTracker, has_finite_weights
 from saccade.train.optimizer import get_optimizer_tensors, restore_optimizer
 from saccade.train.profiling.profile import StepProfiler
-from saccade.train.schedule import LearningRateFn
 
 
 @dataclass
@@ -79,7 +77,7 @@ class Session:
     loss: MicroBatchLoss
     ddp_loss: torch.nn.Module  # the loss, wrapped in DistributedDataParallel where that exchanges the gradients
     optimizer: torch.optim.Optimizer
-    learning_rate: LearningRateFn
+    learning_rate: Callable[[int], float]
     prefetcher: Prefetcher
     valid: Any  # validation data, or None
     valid_pairs: list[tuple[str, str]]
