@@ -65,10 +65,10 @@ def drop_residual(patch: Patch) -> None:
     patch.replace(Residual.__init__, init)
 
 
-@break_code("norm-skipped", "Pre-norm sublayers get the residual stream as it is.")
+@break_code("norm-skipped", "Pre-norm sublayers get the residual stream, limited to 10, in place of its norm.")
 def skip_norm(patch: Patch) -> None:
     def add(original: Any, hidden: Tensor, stream: Tensor | None, *args: Any) -> tuple[Tensor, Tensor]:
         total: Tensor = original(hidden, stream, *args)[1]
-        return total, total
+        return total.clamp(-10, 10), total
 
     patch.replace(residual.add_and_normalize, add)

@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from saccade.kernels.triton.norm import add_norm
 
@@ -46,7 +47,21 @@ def assert_norm_of_sum(norm, *, rows, share, adds, kinds, device):
         torch.testing.assert_close(ours, theirs, **near)
 
 
+def assert_recomputed(norm, device):
+    """Gradients are the same where activations are recomputed in the backward pass."""
+    x, y = (torch.randn(3, 7, norm.weight.shape[0], device=device).requires_grad_() for _ in range(2))
+
+    def add(x, y):
+        out, total, *_ = add_norm(x, y, norm.weight, norm.bias, 0.0, norm.eps, True, WIDE)
+        return (out * total).sum()
+
+    kept = torch.autograd.grad(add(x, y), (x, y, norm.weight))
+    recomputed = torch.autograd.grad(checkpoint(add, x, y, use_reentrant=False), (x, y, norm.weight))
+    torch.testing.assert_close(recomputed, kept)
+
+
 def main(device):
+    assert_recomputed(nn.LayerNorm(48).to(device), device)
     for norm in (nn.LayerNorm(48), nn.LayerNorm(64, bias=False), nn.RMSNorm(32, eps=1e-6)):
         for kinds in ((WIDE, WIDE), (WIDE, NARROW), (NARROW, NARROW)):
             for adds, share in ((False, 0.0), (True, 0.0), (True, 0.3)):

@@ -175,10 +175,10 @@ def _save_norm(ctx, inputs, output):  # type: ignore[no-untyped-def]
 
 
 def _norm_gradients(ctx, dout, dtotal, *others):  # type: ignore[no-untyped-def]
-    total = ctx.saved_tensors[0]
+    total, *saved = ctx.saved_tensors  # read once: with recomputed activations a second time is an error
     same_gradient = not ctx.share and ctx.kind == total.dtype  # then y has the same gradient as x
     dx, dy, dweight, dbias = add_norm_backward(
-        dout, dtotal, *ctx.saved_tensors, ctx.share, ctx.centres, ctx.shifts, None if same_gradient else ctx.kind
+        dout, dtotal, total, *saved, ctx.share, ctx.centres, ctx.shifts, None if same_gradient else ctx.kind
     )
     dy_or_dx = dx if same_gradient else None if ctx.kind is None else dy
     return dx, dy_or_dx, dweight, dbias if ctx.shifts else None, None, None, None, None

@@ -194,8 +194,11 @@ def leave_stack(module: nn.Module, args: tuple[Any, ...], output: tuple[Any, ...
 
 
 def make_input_contiguous(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Copy gathered hidden states that are cut from padded ones, since torch 2.11 computes a linear map of a view."""
-    return (args[0].contiguous(), *args[1:])
+    """Copy gathered hidden states if each process has a view of padded ones, which torch 2.11 cannot multiply."""
+    hidden = args[0]
+    if isinstance(hidden, DTensor) and not hidden.detach().to_local().is_contiguous():
+        hidden = hidden.clone(memory_format=torch.contiguous_format)
+    return (hidden, *args[1:])
 
 
 def share_input(mesh: DeviceMesh, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
