@@ -154,6 +154,8 @@ def apply_plan(module: nn.Module, plan: TensorPlan, mesh: DeviceMesh, stream: Pl
         setattr(module, name, False)
     for sublayer in map(module.get_submodule, plan.sublayers):
         sublayer.register_forward_pre_hook(make_input_contiguous)
+    for output in map(module.get_submodule, plan.rows):
+        output.register_forward_hook(make_gradient_contiguous, prepend=True)
     for norm in map(module.get_submodule, plan.norms):
         norm.fused_add = False  # type: ignore[assignment]
         for name, _ in norm.named_parameters():
@@ -194,11 +196,19 @@ def leave_stack(module: nn.Module, args: tuple[Any, ...], output: tuple[Any, ...
 
 
 def make_input_contiguous(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (make_contiguous(args[0]), *args[1:])
+
+
+def make_gradient_contiguous(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+    if output.requires_grad:
+        output.register_hook(make_contiguous)
+
+
+def make_contiguous(hidden: Tensor) -> Tensor:
     """Copy gathered hidden states if each process has a view of padded ones, which torch 2.11 cannot multiply."""
-    hidden = args[0]
-    if isinstance(hidden, DTensor) and not hidden.detach().to_local().is_contiguous():
-        hidden = hidden.clone(memory_format=torch.contiguous_format)
-    return (hidden, *args[1:])
+    if isinstance(hidden, DTensor) and not cast(DTensor, hidden.detach()).to_local().is_contiguous():
+        return hidden.clone(memory_format=torch.contiguous_format)
+    return hidden
 
 
 def share_input(mesh: DeviceMesh, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
