@@ -267,10 +267,10 @@ def train_largest(bench: Bench) -> Iterator[Row]:
     """The largest form that fits by `plan`: its peak memory over the predicted one, and the refusal of the next."""
     forms = TINY_FORMS if bench.tiny else GPT_FORMS
     plans = {name: plan_form(bench, form) for name, form in forms.items()}
-    fitting = [name for name, plan in plans.items() if (plan.memory.find_largest_batch() or 0) >= plan.batch_tokens]
-    name, plan = fitting[-1], plans[fitting[-1]]
+    possible = [name for name, plan in plans.items() if (plan.memory.find_largest_batch() or 0) >= plan.batch_tokens]
+    name, plan = possible[-1], plans[possible[-1]]
     predicted = plan.memory.get_batch_peak(plan.batch_tokens)
-    assert predicted is not None and len(fitting) < len(forms)
+    assert predicted is not None and len(possible) < len(forms)
     before = bench.reset_peak()
     begin = time.perf_counter()
     s = bench.open(plan.recipe, SYSTEMS["gpt2"], "plain")

@@ -26,7 +26,6 @@ from saccade.train import checkpoint
 from saccade.train.average import MovingAverage, select_steps
 from saccade.train.batches.prefetch import Prefetcher
 from saccade.train.checkpoint import Checkpoint
-from saccade.train.distributed.gradients import GradientBuckets
 from saccade.train.distributed.mesh import StateSizes, measure_states
 from saccade.train.distributed.ranks import Ranks
 from saccade.train.log import Log
@@ -91,9 +90,9 @@ class Session:
     profiler: StepProfiler
     watched_examples: Any = None  # WatchedExamples of attention_watch.py, if attention is recorded
     use_cuda_graphs: bool = False  # whether training steps run as CUDA graphs
-    cuda_graphs: Step | None = None  # of a whole step or, with `buckets`, of the passes of a micro-batch
+    cuda_graphs: Any = None  # CudaGraphs of capture.py: of a whole step or, with `buckets`, of passes of a micro-batch
     update_graph: Callable[[Tensor], None] | None = None  # with `buckets`, the graph of the update
-    buckets: GradientBuckets | None = None  # the gradients, unless autograd or DistributedDataParallel allocates them
+    buckets: Any = None  # GradientBuckets, unless autograd or DistributedDataParallel allocates the gradients
     notes: list[str] = field(default_factory=list)  # remarks of data preparation and warm start, for the model card
     filtered: dict[str, list[FilterReport]] = field(default_factory=dict)  # what `data.filter` dropped, see folder.py
     progress: Progress = field(default_factory=Progress)

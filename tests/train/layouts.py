@@ -103,6 +103,8 @@ def train_job(rank, world, port, parallel, run, settings):
     batches, measured = [], {}
     parallel = {**parallel, **settings.pop("parallel", {})}
     set_split(settings.pop("split", 1))
+    os.environ["SACCADE_COMPILE_BACKEND"] = "eager"
+    torch._dynamo.reset(), torch._dynamo.utils.counters.clear()
     fault, step, victim = settings.pop("fault", ("", 0, -1))
     kind, sent = settings.pop("gpu_steps", None), []
     counting = count_sent(sent) if settings.pop("count_sent", False) else contextlib.nullcontext()
@@ -122,7 +124,9 @@ def train_job(rank, world, port, parallel, run, settings):
             api.train(resume=run, overrides=overrides or ["train.parallel.tensor=1"])
         else:
             api.train(build_recipe(**settings, parallel=parallel), run=Path(run))
-    return {"printed": printed.getvalue(), "batches": batches, "bytes": measured, "counts": counts, "sent": sent}
+    compiled = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    found = {"batches": batches, "bytes": measured, "counts": counts, "sent": sent, "compiled": compiled}
+    return {"printed": printed.getvalue(), **found}
 
 
 @contextlib.contextmanager

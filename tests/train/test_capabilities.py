@@ -162,3 +162,11 @@ def test_what_two_parts_support_together_keeps_the_reasons_of_both():
     assert both.explain_missing("packed_rows") == "the stack PointwiseStack does not declare packed_rows"
     assert one.explain_missing("packed_rows") == ""
     assert "BagReader" in both.explain_missing("static_step")
+
+
+def test_the_log_says_which_blocks_are_not_compiled(caplog):
+    recipe, model = make(compile=True)
+    model.reader.stack.score_problem = "attention score Own declares no static shapes"
+    with caplog.at_level(logging.INFO, logger="saccade"):
+        choose_layout(recipe, model, build_objectives(recipe), device=torch.device("cpu"), is_sharded=False)
+    assert "blocks are not compiled: attention score Own declares no static shapes" in caplog.messages

@@ -178,6 +178,17 @@ def test_the_plan_counts_the_bytes_that_each_process_sends(trained):
         assert len(sent) == (6, 4)[number - 1] and sent == pytest.approx(len(sent) * [expected], rel=0.01)
 
 
+@pytest.mark.slow
+def test_compiled_blocks_have_the_graphs_and_losses_of_one_process_in_all_layouts(processes, tmp_path):
+    settings = {"compile": True, "gpu_steps": "eager", "steps": 3, "valid_every": 3}
+    names = ("one", "ddp-2", "fsdp-2")
+    found = layouts.Group(processes, tmp_path).run([(name, name, settings) for name in names])
+
+    assert {result["compiled"] for result in found.values()} == {4}  # two of each side: the first block has no residual
+    for name in names[1:]:
+        assert_same_training(tmp_path / name, tmp_path / "one")
+
+
 # ---- choosing a layout
 
 

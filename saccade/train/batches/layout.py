@@ -36,11 +36,18 @@ def choose_layout(
 ) -> Layout:
     """Choose the fastest layout that the model supports; the reasons against a faster one are logged."""
     settings, generates = recipe.train, any(map(generates_outputs, objectives))
+    if settings.compile and (problem := find_compile_problem(model)):
+        logger.info("blocks are not compiled: %s", problem)
     packed = should_pack(settings, model, device, generates=generates)
     capturable = packed or can_capture_padded(model, objectives, requested=bool(settings.cuda_graphs))
     captures = should_capture(recipe, capturable=capturable, generates=generates, is_sharded=is_sharded, device=device)
     padded = captures and not packed and get_capabilities(model.writer).padded_targets
     return Layout(choose_transform(settings, packed=packed, padded=padded, device=device), captures)
+
+
+def find_compile_problem(model: Model) -> str:
+    """Why the blocks of a stack run without torch.compile; empty if all are compiled, in any layout of processes."""
+    return next((problem for stack in model.modules() if (problem := getattr(stack, "score_problem", ""))), "")
 
 
 def should_pack(settings: Train, model: Model, device: torch.device, *, generates: bool = False) -> bool:

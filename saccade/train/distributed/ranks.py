@@ -150,7 +150,9 @@ class Ranks:
         """Give parameters and buffers of a module the values of rank 0, as DistributedDataParallel does."""
         if self.is_distributed:
             for tensor in (*module.parameters(), *module.buffers()):
-                dist.broadcast(tensor.detach(), src=0)
+                value = tensor.detach().contiguous()  # as NCCL demands
+                dist.broadcast(value, src=0)
+                tensor.detach().copy_(value)
 
     def close(self) -> None:
         if self.is_distributed and dist.is_initialized():
