@@ -18,8 +18,8 @@ PAPERS = {name: form for name in list_recipes() if (form := read_paper_form(name
 QUICK = ("bahdanau", "convs2s", "deep-att", "gnmt", "moe")
 WIDTH = 16
 SMALL = {
-    "dim": WIDTH, "input_dim": WIDTH // 2, "maxout_dim": WIDTH // 2, "ff": 2 * WIDTH, "heads": 2, "kv_heads": 1,
-    "head_dim": WIDTH // 2,
+    "dim": WIDTH, "cell_dim": 2 * WIDTH, "input_dim": WIDTH // 2, "maxout_dim": WIDTH // 2, "ff": 2 * WIDTH,
+    "heads": 2, "kv_heads": 1, "head_dim": WIDTH // 2,
 }  # fmt: skip
 
 
