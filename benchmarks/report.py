@@ -37,8 +37,8 @@ FRONT_RESULTS = (
     "flickr8k", "an4", "fsdd", "sail-sentences-grid-jelly", "sail-sentences-jelly-grid",
 )  # fmt: skip
 SEEDS = 3  # that a result should have
-REPEATABLE = """Quality, as mean ± standard deviation over the seeds. `saccade reproduce NAME --again --data-folder DATA`
-trains one again and says pass or fail. One seed has no spread: small differences mean nothing then."""
+REPEATABLE = """Quality, as mean ± standard deviation over the seeds. `saccade reproduce NAME --again --data-folder
+DATA` trains one again and says pass or fail. One seed has no spread: small differences mean nothing then."""
 
 INTRODUCTION = """# Results
 

@@ -44,12 +44,13 @@ class Words(NamedTuple):
     sums: tuple[float, ...]
 
 
-def prepare_scene_text(data: Path, folder: Path) -> None:
-    """Write a folder of real and rendered words for training, and one of real words for validation."""
+def prepare_scene_text(data: Path, folder: Path, *, most: int | None = None) -> None:
+    """Write a folder of real and `most` rendered words for training, and one of real words for validation."""
     real = unpack_real_words(data / "iiit5k", folder)
     random.Random("held out").shuffle(real)
     styles = sample_styles(data, [folder / "train" / name for name, _ in real])
-    rendered = render_all(folder / "train" / "drawn", read_words(data, [text for _, text in real]), styles, RENDERED)
+    words = read_words(data, [text for _, text in real])
+    rendered = render_all(folder / "train" / "drawn", words, styles, min(RENDERED, most or RENDERED))
     drawn = [(f"drawn/{name}", word) for name, word in rendered]
     write_metadata(folder / "train", [*(real[HELD_OUT:] * REPEATS), *drawn])
     (folder / "valid").mkdir()

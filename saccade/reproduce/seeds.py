@@ -202,7 +202,7 @@ class Trial:
         spec = self.spec
         for folder in (self.folder, self.path.parent):
             folder.mkdir(parents=True, exist_ok=True)
-        prepare_files(spec, self.options.data_folder, self.folder)
+        prepare_files(spec, self.options.data_folder, self.folder, trial=self.data == TRIAL)
         scores, diverged, runs = dict[str, Score](), "", list[Path]()
         try:
             stages = self.run_stages(runs)
