@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import shutil
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -61,6 +62,7 @@ def prepare_files(spec: Spec, data_folder: Path | None, folder: Path, *, trial: 
     made = folder / PREPARED
     if not spec.prepare or made.is_dir():
         return
+    shutil.rmtree(folder / "preparing", ignore_errors=True)  # of a process that was killed
     with create_folder(folder / "preparing") as temporary:  # a folder that is complete or absent
         (TRIAL_PREPARATIONS if trial else PREPARATIONS)[spec.prepare](Path(data_folder or ""), temporary)
         temporary.rename(made)

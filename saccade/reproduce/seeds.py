@@ -30,6 +30,7 @@ from saccade.train.api import build_recipe, check_same_settings, train_or_load
 Report = Callable[[str], None]
 TEST, HELD_OUT, TRIAL = "test", "held-out", "trial"
 TRIAL_SCORED, TRIAL_PREDICTED = 2, 60  # examples that a trial validates and scores, and that a stage predicts in it
+TRIAL_DOCUMENTS = 20  # that a trial learns from; all examples of other data, whose labels may be in order
 TRIAL_BATCHES = 32  # by which the tokens of a batch are divided in a trial
 # Keys of a spec that must not change between scoring one seed and the next
 SCORED_KEYS = {
@@ -346,6 +347,8 @@ def shorten_training(recipe: Recipe, steps: int) -> Recipe:
     limits = [f"train.{key}={steps}" for key in ("steps", "valid_every", "save_every", "report_every")]
     words = [*limits, "train.epochs=none", "train.compile=false", "train.accumulate=1", f"train.batch_tokens={tokens}"]
     words += [f"data.valid.{number}.examples={TRIAL_SCORED}" for number in range(len(recipe.data.valid_corpora))]
+    documents = recipe.data.train if recipe.task.learns_from_documents else ()
+    words += [f"data.train.{number}.examples={TRIAL_DOCUMENTS}" for number in range(len(documents))]
     return override(recipe, words)
 
 
