@@ -9,7 +9,7 @@ the end of a question, which names the picture, is cut off; several answers to o
 and right is what is that whole text. There are no questions for validation, so that the weights at the end are scored,
 and all settings are the same for both; by --heldout they can be chosen without a look at the test. Three minutes for
 each seed on an H200 by itself. With --pictures everything is measured for each of these numbers of training pictures:
-a learning curve of what the picture adds to the question.
+a learning curve of what the picture adds to the question, with as many epochs at most for each number.
 """
 
 import argparse
@@ -49,7 +49,8 @@ STUDY = Study(
 )  # fmt: skip
 JOIN = "reader.join."
 ABOUT_WHICH = re.compile(r"\s+in the image\d+(?=\s*\??\s*$)")
-MOST_STEPS = 1300  # about 24 epochs, after which the model overfits the pictures
+MOST_STEPS = 1300  # about 24 epochs, after which the model overfits the pictures; fewer for fewer pictures
+ALL_PICTURES = 795
 
 
 def main() -> None:
@@ -66,7 +67,8 @@ def main() -> None:
             place = Path(folder, name)
             place.mkdir()
             pack = None if args.tiny else build_pack(args.data, place, heldout=args.heldout, pictures=count)
-            found = measure(replace(STUDY, name=name), pack, place, args)
+            most_steps = MOST_STEPS * (count or ALL_PICTURES) // ALL_PICTURES
+            found = measure(replace(STUDY, name=name), pack, place, args, most_steps)
             means += [*summarize_seeds(found, ": accuracy"), *compute_gap(found)]
             rows += found
     for row in (*means, *rows):
@@ -83,7 +85,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def measure(study: Study, pack: Pack | None, folder: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(
+    study: Study, pack: Pack | None, folder: Path, args: argparse.Namespace, most_steps: int = MOST_STEPS
+) -> list[dict[str, Any]]:
     """Train and score with the picture and with the question alone, for each seed."""
     rows, steps = list[dict[str, Any]](), args.steps
     for seed in args.seeds:
@@ -93,7 +97,7 @@ def measure(study: Study, pack: Pack | None, folder: Path, args: argparse.Namesp
                 settings = [f"{JOIN}kind=question", *(each for each in settings if not each.startswith(JOIN))]
             recipe = recipe_of(one, pack, settings)
             if pack is not None:
-                steps = steps or min(count_steps_within(args.minutes, recipe, folder / "few"), MOST_STEPS)
+                steps = steps or min(count_steps_within(args.minutes, recipe, folder / "few"), most_steps)
                 recipe = override(recipe, add_schedule(recipe, steps, one.warmup))
             run = (args.run or folder) / f"{one.name.replace(', ', '-').replace(' ', '-')}-{seed}"
             model = saccade.train(recipe, run=run)

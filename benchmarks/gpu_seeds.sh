@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fill in three seeds of recorded results within some minutes; what is finished is kept, and a second start goes on.
 #   benchmarks/gpu_seeds.sh DATA OUT MINUTES [NAME ...]     DATA: folder of the data sets; default: all names without three seeds
-# First the first seed of all names, then the second. TOGETHER=3 trains three at a time on one device, with NVIDIA's MPS;
+# First the first seed of all names, then the second; seeds that are recorded already are not trained again. TOGETHER=3 trains three at a time on one device, with NVIDIA's MPS;
 # their minutes are then upper bounds. OUT/NAME has runs, seed-N.json and the card; copy OUT/NAME/card.json to
 # benchmarks/results/NAME.json to publish it. SEEDS=3 and SACCADE="saccade" can be changed.
 set -uo pipefail
@@ -15,7 +15,7 @@ mkdir -p "$out" || exit 2
 if [ $# -eq 0 ]; then
     mapfile -t names < <($saccade reproduce --list --json | python3 -c '
 import json, sys
-print(*(found["name"] for found in json.load(sys.stdin) if len(found["recorded"]["values"]) < 3), sep="\n")')
+print(*(found["name"] for found in json.load(sys.stdin) if len((found["recorded"] or {"values": ()})["values"]) < 3), sep="\n")')
     set -- "${names[@]}"
 fi
 one() { # NAME SEEDS: trains what is missing; the budget is the time that is left

@@ -104,19 +104,28 @@ def papers() -> str:
         "Recipes have sizes for data that one has at hand. `--paper` takes those of the paper instead, with its "
         "training settings as far as saccade has them:\n\n"
         "```console\n$ saccade plan gnmt --paper            # parameters, memory, time, cost\n```\n\n"
-        "Sizes were written down without the papers at hand and are not all checked against them; where the optimizer "
-        "is another one, learning rate, batch size and steps are our choice, not the paper's.\n\n"
+        "*Our choice* are settings that the paper does not give, or not for what saccade has: with another optimizer, "
+        "for example, learning rates mean something else. All others are the paper's. *Read in* is the part of the "
+        "paper that they were compared with; where it is empty, they were written down from memory.\n\n"
         "`saccade train NAME --paper --data ...` trains such a model. Parameters here are counted by building each "
         "model on torch's meta device. We trained none of these to its end; [Results](results.md) has what we did.\n"
     )
-    rows = ["| recipe | parameters | in the paper | what differs |", "|---|---:|---:|---|"]
+    columns = "| recipe | parameters | in the paper | our choice | read in | what differs |"
+    rows = [columns, "|---|---:|---:|---|---|---|"]
     for name in list_recipes():
         form = read_paper_form(name)
         if form is not None:
             count = count_parameters(build_on_meta(load(name, paper=True)))
             stated = "not stated" if form.parameters is None else f"{form.parameters:,.0f}"
-            rows.append(f"| `{name}` | {count:,} | {stated} | {form.difference} |")
-    return "\n".join([f"# Sizes of the papers\n\n{NOTE}\n\n{intro}", *rows]) + "\n"
+            ours = ", ".join(f"`{key}`" for key in form.ours)
+            rows.append(f"| `{name}` | {count:,} | {stated} | {ours} | {form.read_in} | {form.difference} |")
+    return "\n".join([f"# Sizes of the papers\n\n{NOTE}\n\n{intro}", *rows, "", WITHOUT_PAPER]) + "\n"
+
+
+WITHOUT_PAPER = (
+    "The other recipes have sizes of our own, for data or tasks that are in no paper: `classify`, `dates`, `multi30k`, "
+    "`probe`, `shakespeare`, `show-attend-tell-transformer`, `small-data`, `tag` and `tatoeba`."
+)
 
 
 # ---- the schema

@@ -28,6 +28,7 @@ EXPERTS = [
 RECURRENT = {
     "cell": ["rnn", "gru", "lstm"], "layers": [1, 2, 3], "residual": [True], "fast_forward": [True],
     "experts": [{"count": 3, "hidden_dim": 7}, {"count": 9, "groups": 3}], "input_dim": [6, 10],
+    "cell_dim": [18, 70],
 }  # fmt: skip
 
 # Values of each key that are drawn in place of the default; sizes are drawn by `draw_stack`.

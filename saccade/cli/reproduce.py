@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -41,8 +42,15 @@ SeedCount = Annotated[
 HeldOut = Annotated[
     bool, typer.Option("--heldout", help="Score data that is held out from training, not the test; to choose settings.")
 ]
-ScoreAgain = Annotated[
-    bool, typer.Option("--score-again", help="Score seeds again whose test was scored before; the card counts it.")
+Again = Annotated[
+    bool,
+    typer.Option(
+        "--again", help="Train and score seeds that are recorded, and score those of --out again; the card counts it."
+    ),
+]
+TrialSteps = Annotated[
+    int | None,
+    typer.Option("--try", metavar="STEPS", help="Only try whether everything runs, with few steps and examples."),
 ]
 Budget = Annotated[
     float | None,
@@ -59,7 +67,8 @@ def reproduce(  # noqa: PLR0913  # the options of a command are its parameters
     data_folder: DataFolder = None,
     seeds: SeedCount = 3,
     heldout: HeldOut = False,
-    score_again: ScoreAgain = False,
+    again: Again = False,
+    trial_steps: TrialSteps = None,
     budget: Budget = None,
     out: Out = None,
     as_json: Json = False,
@@ -78,11 +87,15 @@ def reproduce(  # noqa: PLR0913  # the options of a command are its parameters
         raise SaccadeError(f"--seeds must be at least 1, got {seeds}")
     if budget is not None and budget <= 0:
         raise SaccadeError(f"--budget must be above 0 minutes, got {budget:g}")
+    if trial_steps is not None and (trial_steps < 1 or heldout):
+        got = "--heldout too" if heldout else str(trial_steps)
+        raise SaccadeError(f"--try takes a number of steps of at least 1, without --heldout, got {got}")
     from saccade.reproduce.seeds import Options
 
     options = Options(
-        out=out or get_runs_folder() / "reproduce", data_folder=data_folder, seeds=seeds, heldout=heldout,
-        score_again=score_again, overrides=overrides, deadline=budget and time.monotonic() + 60 * budget,
+        out=out or get_runs_folder() / "reproduce", data_folder=data_folder, seeds=1 if trial_steps else seeds,
+        heldout=heldout, again=again, trial_steps=trial_steps, overrides=overrides,
+        deadline=budget and time.monotonic() + 60 * budget,
     )  # fmt: skip
     cards = reproduce_all(specs, options, as_json=as_json)
     if any(card["verdict"] == "fail" for card in cards):
@@ -96,46 +109,50 @@ def reproduce_all(specs: Sequence[Spec], options: Options, *, as_json: bool) -> 
 
     for spec in specs:  # report a mistake before hours of training
         check_options(spec, options)
+        if options.trial_steps:
+            shutil.rmtree(options.get_folder(spec.name), ignore_errors=True)  # what was tried before
     found, cards = [Seeds(spec) for spec in specs], dict[str, dict[str, Any]]()
     for seed in range(1, options.seeds + 1):
         for seeds in found:
             run_seed(seeds, options, seed, report=lambda message: print(message, file=sys.stderr, flush=True))
             cards[seeds.spec.name] = build_card(seeds, format_command(seeds.spec, options))
-            write_card(cards[seeds.spec.name], seeds.spec, options.out / seeds.spec.name)
+            write_card(cards[seeds.spec.name], seeds.spec, options.get_folder(seeds.spec.name))
     if as_json:
         print(json.dumps(list(cards.values()), indent=2, ensure_ascii=False))
     else:
         print("\n".join(format_card(cards[spec.name], spec) for spec in specs))
-        print(f"cards: {', '.join(str(options.out / spec.name) for spec in specs)}")
+        print(f"cards: {', '.join(str(options.get_folder(spec.name)) for spec in specs)}")
     return list(cards.values())
 
 
 def format_command(spec: Spec, options: Options) -> str:
     """The command that repeats this, without folders of this machine."""
-    words = ["saccade", "reproduce", spec.name, "--seeds", str(options.seeds)]
+    words = ["saccade", "reproduce", spec.name]
+    words += ["--try", str(options.trial_steps)] if options.trial_steps else ["--seeds", str(options.seeds)]
+    words += ["--again"] if options.again else []
     words += ["--data-folder", "DATA"] if spec.list_needed_files() else []
     words += ["--heldout", *options.overrides] if options.heldout else []
     return shlex.join(words)
 
 
 def print_list(specs: Sequence[Spec], *, as_json: bool) -> None:
-    from saccade.reproduce.card import format_count, format_mean, format_optional
+    from saccade.reproduce.card import describe_recorded, format_count, format_mean, format_optional
 
     if as_json:
         print(json.dumps([spec.model_dump(mode="json") for spec in specs], indent=2, ensure_ascii=False))
         return
     rows = [("name", "recipe", "data", "recorded", "seeds", "parameters", "minutes a seed", "hardware")]
     for spec in specs:
-        recorded = spec.recorded
+        recorded = describe_recorded(spec)
+        mean = format_mean(recorded["mean"], recorded["spread"]) if recorded else "not recorded"
         rows.append(
             (
                 spec.name, f"{spec.recipe}{' (tiny)' if spec.tiny else ''}", spec.dataset,
-                f"{spec.metric} {format_mean(recorded.mean, recorded.spread)} {spec.unit}", str(len(recorded.values)),
-                format_count(recorded.parameters), format_optional(recorded.minutes), recorded.hardware,
+                f"{spec.metric} {mean} {spec.unit}", str(len(spec.recorded_values)),
+                format_count(recorded.get("parameters")), format_optional(recorded.get("minutes")),
+                recorded.get("hardware", "-"),
             )
         )  # fmt: skip
     print(align_columns(rows))
-    print(
-        "\nsaccade reproduce NAME --seeds 3 --data-folder DIR trains and scores one again; data sets that are embedded"
-    )
+    print("\nsaccade reproduce NAME --again --data-folder DIR trains and scores one again; data sets that are embedded")
     print("need no folder. What was chosen on which data: docs/results.md")

@@ -32,7 +32,9 @@ from saccade.files import atomic_write
 
 RUN_RECIPE = "recipe.toml"  # file name of the recipe of a run
 TARGET = "target"  # key of [tiny] with the score that the recipe should reach, for `saccade demo`
-PARAMETERS, DIFFERENCE = "parameters", "difference"  # keys of [paper]: the paper's number, and why ours is another one
+# Keys of [paper]: the paper's number, why ours is another one, where values were read, and which keys are our choice
+PARAMETERS, DIFFERENCE, READ_IN, OURS = "parameters", "difference", "read_in", "ours"
+FACTS = (TARGET, PARAMETERS, DIFFERENCE, READ_IN, OURS)  # keys of a form that are no settings
 FORMS = {
     "tiny": "leave --tiny out and give data with --data SRC TGT",
     "paper": "leave --paper out: the recipe is not from a paper",
@@ -67,7 +69,7 @@ def load(
         table = forms[form]
         if not isinstance(table, dict):
             raise SaccadeError(f"{origin} has no [{form}] table; {FORMS[form]}")
-        changes = {key: value for key, value in table.items() if key not in (TARGET, PARAMETERS, DIFFERENCE)}
+        changes = {key: value for key, value in table.items() if key not in FACTS}
         values = merge(values, translate(changes, values, kinds, renamed), inherited)
     values = _apply_overrides(overrides, values, kinds, inherited, renamed)
     report_renames(origin, renamed)
@@ -79,6 +81,8 @@ class PaperForm(NamedTuple):
 
     parameters: float | None  # the number that the paper states; None where it states none
     difference: str  # why our number is another one, and what else differs; empty where nothing does
+    read_in: str  # the part of the paper that values were compared with; empty where they are from memory
+    ours: tuple[str, ...]  # keys whose values are our choice, not the paper's
 
 
 def read_paper_form(name_or_path: str | Path) -> PaperForm | None:
@@ -86,7 +90,9 @@ def read_paper_form(name_or_path: str | Path) -> PaperForm | None:
     table = read_recipe(find_recipe(name_or_path)).get("paper")
     if not isinstance(table, dict):
         return None
-    return PaperForm(table.get(PARAMETERS), table.get(DIFFERENCE, ""))
+    return PaperForm(
+        table.get(PARAMETERS), table.get(DIFFERENCE, ""), table.get(READ_IN, ""), tuple(table.get(OURS, ()))
+    )
 
 
 def override(

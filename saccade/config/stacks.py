@@ -350,6 +350,12 @@ def check_shortcuts(*, residual: bool, fast_forward: bool) -> None:
         raise ValueError("residual and fast_forward are both shortcuts past a layer; set one of them to false")
 
 
+def check_cell_dim(cell: str, dim: int, cell_dim: int | None) -> None:
+    if cell_dim is not None and (cell != "lstm" or cell_dim <= dim):
+        got = f'cell = "{cell}"' if cell != "lstm" else f"cell_dim = {cell_dim} and dim = {dim}"
+        raise ValueError(f'cell_dim is for cell = "lstm" and larger than dim, got {got}; leave it out')
+
+
 def check_expert_interval(experts: Experts | None, layers: int) -> None:
     if experts is not None and experts.every_n_layers >= layers:
         raise ValueError(
@@ -369,6 +375,9 @@ class RecurrentReaderStack(Table, StackTraits):
     """Number of recurrent layers. From 4 on, `residual` or `fast_forward` helps."""
     dim: Count = 512
     """Width of the hidden states; both directions, or both columns, together."""
+    cell_dim: Count | None = None
+    """Width of the cell states of an LSTM, from which hidden states are projected to `dim` (LSTMP, Sak et al. 2014);
+    both directions, or both columns, together. It must be larger than `dim`. None: `dim`, without a projection."""
     input_dim: Count | None = None
     """Width of the token embedding, which the first layer takes as it is. None: `dim`."""
     bidirectional: bool | Literal["first", "alternate"] = False
@@ -396,17 +405,19 @@ class RecurrentReaderStack(Table, StackTraits):
         return self.dim
 
     @property
-    def recurrent_shape(self) -> tuple[str, int, int]:
-        return self.cell, self.layers, self.dim
+    def recurrent_shape(self) -> tuple[str, int, int, int]:
+        return self.cell, self.layers, self.dim, self.cell_dim or self.dim
 
     @model_validator(mode="after")
     def _consistent(self) -> RecurrentReaderStack:
         check_shortcuts(residual=self.residual, fast_forward=self.fast_forward)
         check_expert_interval(self.experts, self.layers)
+        check_cell_dim(self.cell, self.dim, self.cell_dim)
         if self.bidirectional and self.reverse:
             raise ValueError("bidirectional reads in both directions already; take out reverse = true")
-        if (self.bidirectional in (True, "first") or self.columns == 2) and self.dim % 2:
-            raise ValueError(f"bidirectional needs an even dim, half for each direction, got {self.dim}")
+        for name, width in (("dim", self.dim), ("cell_dim", self.cell_dim or 0)):
+            if (self.bidirectional in (True, "first") or self.columns == 2) and width % 2:
+                raise ValueError(f"bidirectional needs an even {name}, half for each direction, got {width}")
         if self.full_directions and (self.bidirectional != "first" or self.layers == 1):
             raise ValueError(
                 'full_directions = true is for bidirectional = "first" and at least two layers, got '
@@ -432,6 +443,9 @@ class RecurrentWriterStack(Table, StackTraits):
     """Number of recurrent layers. From 4 on, `residual` or `fast_forward` helps."""
     dim: Count = 512
     """Width of the hidden states."""
+    cell_dim: Count | None = None
+    """Width of the cell states of an LSTM, from which hidden states are projected to `dim` (LSTMP, Sak et al. 2014). It
+    must be larger than `dim`. None: `dim`, without a projection."""
     input_dim: Count | None = None
     """Width of the token embedding, which the first layer takes as it is. None: `dim`."""
     attention: Literal["none", "additive", "dot", "general", "concat", "around", "score"] = "none"
@@ -479,8 +493,8 @@ class RecurrentWriterStack(Table, StackTraits):
         return self
 
     @property
-    def recurrent_shape(self) -> tuple[str, int, int]:
-        return self.cell, self.layers, self.dim
+    def recurrent_shape(self) -> tuple[str, int, int, int]:
+        return self.cell, self.layers, self.dim, self.cell_dim or self.dim
 
     @property
     def copies_states(self) -> bool:
@@ -495,6 +509,7 @@ class RecurrentWriterStack(Table, StackTraits):
     def _consistent(self) -> RecurrentWriterStack:
         check_shortcuts(residual=self.residual, fast_forward=self.fast_forward)
         check_expert_interval(self.experts, self.layers)
+        check_cell_dim(self.cell, self.dim, self.cell_dim)
         if self.score is not None and self.attention != "score":
             raise ValueError(
                 f'score = "{self.score.kind}" is for attention = "score", got "{self.attention}"; set attention = '

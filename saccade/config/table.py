@@ -219,8 +219,8 @@ class StackTraits:
         return False
 
     @property
-    def recurrent_shape(self) -> tuple[str, int, int] | None:
-        """(cell, layers, dim) of a recurrent stack."""
+    def recurrent_shape(self) -> tuple[str, int, int, int] | None:
+        """(cell, layers, dim, cell_dim) of a recurrent stack."""
         return None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from saccade.files import atomic_write
 from saccade.reproduce.environment import get_versions
-from saccade.reproduce.seeds import HELD_OUT, Seeds
+from saccade.reproduce.seeds import HELD_OUT, TRIAL, Seeds
 from saccade.reproduce.spec import PARAMETER_TOLERANCE, Spec
 
 PASS, FAIL, UNJUDGED = "pass", "fail", "not compared"
@@ -31,15 +31,24 @@ def judge(seeds: Seeds) -> Verdict:
     failures = [f"seed {item.seed} diverged: {item.diverged}" for item in seeds.finished if item.diverged]
     if not seeds.finished:
         return Verdict(FAIL, ("no seed was trained",))
-    if any(item.data == HELD_OUT for item in seeds.finished):
-        return Verdict(FAIL if failures else UNJUDGED, (*failures, "held-out data has no recorded number"))
-    if values:
-        difference = fmean(values) - recorded.mean
-        if abs(difference) > spec.tolerance + ROUNDING:
+    unjudged = {HELD_OUT: "held-out data has no recorded number", TRIAL: "a trial shows that everything runs, no more"}
+    reason = unjudged.get(seeds.finished[0].data, "")
+    if reason or recorded is None:
+        return Verdict(FAIL if failures else UNJUDGED, (*failures, reason or spec.rule))
+    if spec.compared == "seeds":
+        pairs = [(f"seed {item.seed}", item.scores[spec.metric], item.seed) for item in seeds.finished if item.scores]
+        compared = [(what, value, recorded.values[seed]) for what, value, seed in pairs if seed in recorded.values]
+        tolerance = spec.floor
+    else:
+        compared, tolerance = [("the mean", fmean(values), recorded.mean)] if values else [], spec.tolerance
+    if not compared and not failures:
+        return Verdict(UNJUDGED, ("no seed of these is recorded",))
+    for what, value, expected in compared:
+        if abs(value - expected) > tolerance + ROUNDING:
             failures.append(
-                f"the mean is {fmean(values):#.4g} {spec.unit}, {abs(difference):.3g} "
-                f"{'above' if difference > 0 else 'below'} the recorded {recorded.mean:#.4g}; a pass is at most "
-                f"{spec.tolerance:.3g} apart"
+                f"{what} is {value:#.4g} {spec.unit}, {abs(value - expected):.3g} "
+                f"{'above' if value > expected else 'below'} the recorded {expected:#.4g}; a pass is at most "
+                f"{tolerance:.3g} apart"
             )
     for item in seeds.finished:
         if recorded.parameters and not item.diverged:
@@ -74,15 +83,20 @@ def build_card(seeds: Seeds, command: str) -> dict[str, Any]:
         "unit": spec.unit,
         "mean": fmean(values) if values else None,
         "spread": stdev(values) if len(values) > 1 else None,
-        "recorded": {
-            **spec.recorded.model_dump(mode="json"),
-            "mean": spec.recorded.mean,
-            "spread": spec.recorded.spread,
-        },
+        "recorded": describe_recorded(spec),
         "seeds": [asdict(item) for item in seeds.finished],
         "skipped": seeds.skipped,
+        "kept": {str(seed): spec.recorded_values[seed] for seed in seeds.kept},
         "spec": spec.model_dump(mode="json", exclude={"recorded"}, exclude_defaults=True),
     }
+
+
+def describe_recorded(spec: Spec) -> dict[str, Any]:
+    """What is recorded, with mean and spread; empty where nothing is."""
+    recorded = spec.recorded
+    if recorded is None:
+        return {}
+    return {**recorded.model_dump(mode="json"), "mean": recorded.mean, "spread": recorded.spread}
 
 
 def list_seed_rows(seeds: Seeds) -> Iterable[dict[str, Any]]:
@@ -109,21 +123,24 @@ def list_mean_rows(seeds: Seeds) -> Iterable[dict[str, Any]]:
 
 def format_card(card: dict[str, Any], spec: Spec) -> str:
     """Return the card as Markdown."""
-    recorded = spec.recorded
+    recorded: dict[str, Any] = card["recorded"]
     overrides = [word for item in card["seeds"][:1] for word in item["settings"].get("overrides", ())]
-    test = f"{spec.scored} data" if card["scored"] == "test" else "held-out training data, in place of the test"
+    others = {HELD_OUT: "held-out training data, in place of the test", TRIAL: "a few examples, scores are not kept"}
+    test = others.get(card["scored"], f"{spec.scored} data")
     lines = [
         f"# {spec.name}: {card['verdict']}", "", f"{spec.title}.", "",
         f"{card['verdict'].capitalize()}: {'; '.join(card['reasons'])}.", "",
         "| | measured | recorded |", "|---|--:|--:|",
         f"| {spec.metric}, {spec.unit} | {format_mean(card['mean'], card['spread'])} "
-        f"| {format_mean(recorded.mean, recorded.spread)} |",
-        f"| seeds | {len(card['seeds'])} | {len(recorded.values)} |",
-        f"| parameters | {format_parameters(card['seeds'])} | {format_count(recorded.parameters)} |",
-        f"| minutes of training, each seed | {format_minutes(card)} | {format_optional(recorded.minutes)} |",
-        f"| hardware | {card['hardware']} | {recorded.hardware} |", f"| date | {card['date']} | {recorded.date} |", "",
+        f"| {format_mean(recorded.get('mean'), recorded.get('spread'))} |",
+        f"| seeds | {len(card['seeds'])} | {len(spec.recorded_values)} |",
+        f"| parameters | {format_parameters(card['seeds'])} | {format_count(recorded.get('parameters'))} |",
+        f"| minutes of training, each seed | {format_minutes(card)} | {format_optional(recorded.get('minutes'))} |",
+        f"| hardware | {card['hardware']} | {recorded.get('hardware', '-')} |",
+        f"| date | {card['date']} | {recorded.get('date', '-')} |", "",
         f"Scored: {test}; decoding {' '.join(spec.decoding) or 'as in the recipe'}; settings fixed before. "
         + " ".join(format_scoring(item) for item in card["seeds"]), "",
+        *(f"Recorded and not scored again: seed {seed}, {value:g}." for seed, value in card["kept"].items()),
         *(f"Not started for lack of time: seed {seed}." for seed in card["skipped"]),
         f"Rule: {spec.rule}.", f"Chosen on: {spec.tuned}", *([f"Caveat: {spec.caveat}"] if spec.caveat else []), "",
         "| seed | " + " | ".join([spec.metric, *spec.metrics]) + " | minutes | steps | parameters |",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import shutil
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 from saccade.config.schema import Corpus
 from saccade.errors import SaccadeError
 from saccade.files import create_folder
-from saccade.reproduce.prepare import PREPARATIONS
+from saccade.reproduce.prepare import PREPARATIONS, TRIAL_PREPARATIONS
 from saccade.reproduce.spec import EMBEDDED, PREPARED, Spec
 
 CHUNK_BYTES = 1 << 20
@@ -56,13 +57,14 @@ def _format_source(spec: Spec) -> str:
     return f"{spec.dataset} comes from {spec.source}"
 
 
-def prepare_files(spec: Spec, data_folder: Path | None, folder: Path) -> None:
-    """Write the files prepared/... of a result to this folder, unless they are there."""
+def prepare_files(spec: Spec, data_folder: Path | None, folder: Path, *, trial: bool = False) -> None:
+    """Write the files prepared/... of a result to this folder, unless they are there; a trial generates fewer."""
     made = folder / PREPARED
     if not spec.prepare or made.is_dir():
         return
+    shutil.rmtree(folder / "preparing", ignore_errors=True)  # of a process that was killed
     with create_folder(folder / "preparing") as temporary:  # a folder that is complete or absent
-        PREPARATIONS[spec.prepare](Path(data_folder or ""), temporary)
+        (TRIAL_PREPARATIONS if trial else PREPARATIONS)[spec.prepare](Path(data_folder or ""), temporary)
         temporary.rename(made)
 
 

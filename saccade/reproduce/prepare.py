@@ -7,6 +7,7 @@ import json
 import re
 import tarfile
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +73,4 @@ PREPARATIONS: dict[str, Callable[[Path, Path], None]] = {
     "room-questions": prepare_room_questions,
     "scene-text": prepare_scene_text,
 }
+TRIAL_PREPARATIONS = PREPARATIONS | {"scene-text": partial(prepare_scene_text, most=2000)}  # what generates, in short

@@ -29,6 +29,7 @@ from PIL import Image
 from saccade.data.synthetic.rendering import Color, RenderStyle, find_fonts, list_bundled_fonts, render_word
 
 RENDERED = 200_000  # words
+WORDS_PER_PART = 500  # that a process renders before it notices that the main process was killed
 REPEATS = 30  # of each real word in one pass over the rendered ones
 HELD_OUT = 150  # real words
 FONTS_PER_FAMILY = 12  # so that large families do not count for more
@@ -44,12 +45,13 @@ class Words(NamedTuple):
     sums: tuple[float, ...]
 
 
-def prepare_scene_text(data: Path, folder: Path) -> None:
-    """Write a folder of real and rendered words for training, and one of real words for validation."""
+def prepare_scene_text(data: Path, folder: Path, *, most: int | None = None) -> None:
+    """Write a folder of real and `most` rendered words for training, and one of real words for validation."""
     real = unpack_real_words(data / "iiit5k", folder)
     random.Random("held out").shuffle(real)
     styles = sample_styles(data, [folder / "train" / name for name, _ in real])
-    rendered = render_all(folder / "train" / "drawn", read_words(data, [text for _, text in real]), styles, RENDERED)
+    words = read_words(data, [text for _, text in real])
+    rendered = render_all(folder / "train" / "drawn", words, styles, min(RENDERED, most or RENDERED))
     drawn = [(f"drawn/{name}", word) for name, word in rendered]
     write_metadata(folder / "train", [*(real[HELD_OUT:] * REPEATS), *drawn])
     (folder / "valid").mkdir()
@@ -144,7 +146,7 @@ def render_all(folder: Path, words: Words, styles: Sequence[RenderStyle], count:
     render = partial(render_some, folder=folder, words=words, styles=styles)
     if count < PARALLEL_RENDERINGS:
         return render(range(count))
-    parts = np.array_split(np.arange(count), 8 * cores)
+    parts = np.array_split(np.arange(count), max(8 * cores, count // WORDS_PER_PART))
     os.environ["PYTHONSAFEPATH"] = "1"  # the processes import nothing from the working folder
     with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool:
         return [row for rows in pool.map(render, [part.tolist() for part in parts]) for row in rows]

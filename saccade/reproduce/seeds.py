@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import date
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from saccade.config.load import override
-from saccade.config.metric import Score, find_metrics
+from saccade.config.metric import Score, find_metric, find_metrics
 from saccade.config.schema import Corpus, Decoding, Recipe
 from saccade.data.sources.pairs import read_lines
 from saccade.errors import Diverged, SaccadeError
@@ -27,7 +28,10 @@ from saccade.score.evaluate import evaluate_corpora
 from saccade.train.api import build_recipe, check_same_settings, train_or_load
 
 Report = Callable[[str], None]
-TEST, HELD_OUT = "test", "held-out"
+TEST, HELD_OUT, TRIAL = "test", "held-out", "trial"
+TRIAL_SCORED, TRIAL_PREDICTED = 2, 60  # examples that a trial validates and scores, and that a stage predicts in it
+TRIAL_DOCUMENTS = 20  # that a trial learns from; all examples of other data, whose labels may be in order
+TRIAL_BATCHES = 32  # by which the tokens of a batch are divided in a trial
 # Keys of a spec that must not change between scoring one seed and the next
 SCORED_KEYS = {
     "recipe", "tiny", "files", "train", "valid", "test", "settings", "before", "choices", "metric", "metrics",
@@ -44,9 +48,19 @@ class Options:
     data_folder: Path | None = None
     seeds: int = 3
     heldout: bool = False
-    score_again: bool = False
+    again: bool = False  # score seeds again whose test was scored before
+    trial_steps: int | None = None  # steps of a trial, which shows that everything runs and counts for nothing
     overrides: Sequence[str] = ()  # only with `heldout`
     deadline: float | None = None  # time.monotonic() after which no seed should end
+
+    @property
+    def data(self) -> str:
+        """What is scored: test, held-out or trial."""
+        return TRIAL if self.trial_steps else HELD_OUT if self.heldout else TEST
+
+    def get_folder(self, name: str) -> Path:
+        """The folder of a result; a trial has one of its own."""
+        return self.out / (f"{name}-trial" if self.trial_steps else name)
 
 
 @dataclass(frozen=True)
@@ -75,10 +89,11 @@ class Seeds:
     spec: Spec
     finished: list[SeedResult] = field(default_factory=list)
     skipped: list[int] = field(default_factory=list)  # seeds that did not fit into the time
+    kept: list[int] = field(default_factory=list)  # recorded seeds, whose test was not scored again
 
     @property
     def values(self) -> list[float]:
-        return [item.scores[self.spec.metric] for item in self.finished if not item.diverged]
+        return [item.scores[self.spec.metric] for item in self.finished if item.scores]
 
 
 def check_options(spec: Spec, options: Options) -> None:
@@ -88,23 +103,39 @@ def check_options(spec: Spec, options: Options) -> None:
             f"the settings of {spec.name} are fixed before its test is scored; try {options.overrides[0]} on held-out "
             "data with --heldout"
         )
+    if spec.recorded is not None and options.data == TEST and not options.again:
+        trials = [Trial(spec, options, seed) for seed in range(1, options.seeds + 1)]
+        if all(trial.is_recorded and not trial.path.is_file() for trial in trials):
+            raise SaccadeError(
+                f"{spec.name}: the test of seed{'s 1 to' if options.seeds > 1 else ''} {options.seeds} was scored for "
+                f"the record already ({spec.recorded.date}); --again trains and scores again, which the card counts, "
+                f"--seeds {max(spec.recorded.values) + 1} adds a seed"
+            )
     check_files(spec, options.data_folder)
 
 
 def run_seed(found: Seeds, options: Options, seed: int, report: Report = lambda text: None) -> None:
     """Train and score one seed and add it to `found`; one that has a result is not trained or scored again."""
     spec = found.spec
-    trial = Trial(spec, options, options.out / spec.name, seed)
-    before, expected = trial.read(), spec.recorded.minutes or 0.0
-    if before is not None and not options.score_again:
+    trial = Trial(spec, options, seed)
+    before, recorded = trial.read(), spec.recorded if trial.is_recorded else None
+    expected = 0.0 if spec.recorded is None or options.trial_steps else spec.recorded.minutes or 0.0
+    if before is not None and not options.again:
         report(f"{spec.name}, seed {seed}: its {trial.data} data was scored on {before.date}; not scored again")
         found.finished.append(before)
+    elif recorded is not None and not options.again:
+        report(
+            f"{spec.name}, seed {seed}: its test was scored for the record on {recorded.date}, with "
+            f"{recorded.values[seed]:g}; not scored again without --again"
+        )
+        found.kept.append(seed)
     elif options.deadline is not None and time.monotonic() + 60 * expected > options.deadline:
         report(f"{spec.name}, seed {seed}: not started, its {expected:.1f} minutes do not fit into the time left")
         found.skipped.append(seed)
     else:
         report(f"{spec.name}, seed {seed}: {spec.title}")
-        found.finished.append(trial.measure(times_scored=before.times_scored + 1 if before else 1))
+        times = before.times_scored if before else int(recorded is not None)
+        found.finished.append(trial.measure(times_scored=times + 1))
 
 
 @dataclass(frozen=True)
@@ -113,12 +144,21 @@ class Trial:
 
     spec: Spec
     options: Options
-    folder: Path
     seed: int
 
     @property
     def data(self) -> str:
-        return HELD_OUT if self.options.heldout else TEST
+        return self.options.data
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the test of this seed was scored for the record."""
+        return self.data == TEST and self.seed in self.spec.recorded_values
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the runs."""
+        return self.options.get_folder(self.spec.runs_of or self.spec.name)
 
     @property
     def name(self) -> str:
@@ -135,7 +175,7 @@ class Trial:
 
     @property
     def path(self) -> Path:
-        return self.folder / f"seed-{self.seed}{self.suffix}.json"
+        return self.options.get_folder(self.spec.name) / f"seed-{self.seed}{self.suffix}.json"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -161,12 +201,14 @@ class Trial:
     def measure(self, *, times_scored: int) -> SeedResult:
         """Train, score and save the result; a training that diverges is a result too."""
         spec = self.spec
-        self.folder.mkdir(parents=True, exist_ok=True)
-        prepare_files(spec, self.options.data_folder, self.folder)
+        for folder in (self.folder, self.path.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        prepare_files(spec, self.options.data_folder, self.folder, trial=self.data == TRIAL)
         scores, diverged, runs = dict[str, Score](), "", list[Path]()
         try:
-            predictor = self.train(runs)
-            scores = self.score(predictor, runs[-1])
+            stages = self.run_stages(runs)
+            predictor = self.train(runs, stages)
+            scores = self.score(predictor, runs[-1], stages)
         except Diverged as error:
             diverged = str(error)
         logs = {run: read_metrics(run / METRICS) for run in runs}
@@ -174,7 +216,7 @@ class Trial:
         result = SeedResult(
             seed=self.seed,
             data=self.data,
-            scores={name: score.value for name, score in scores.items()},
+            scores={} if self.data == TRIAL else {name: score.value for name, score in scores.items()},
             signatures={name: score.signature for name, score in scores.items()},
             settings=self.settings,
             minutes=round(seconds / 60, 3),
@@ -189,14 +231,18 @@ class Trial:
         atomic_write(self.path, (json.dumps(asdict(result), indent=1) + "\n").encode())
         return result
 
-    def train(self, runs: list[Path]) -> Predictor:
-        """Train the stages before and then the model; of several choices keep the best on the validation data.
-
-        The folders of all runs are appended to `runs`, that of the model last.
-        """
+    def run_stages(self, runs: list[Path]) -> Mapping[str, Path]:
+        """Train or predict what the model starts from; the folders of runs are appended to `runs`."""
         stages = dict[str, Path]()
         for stage in self.spec.before:
             stages[stage.name] = self.run_stage(stage, stages, runs)
+        return stages
+
+    def train(self, runs: list[Path], stages: Mapping[str, Path]) -> Predictor:
+        """Train the model; of several choices keep the best on the validation data.
+
+        The folders of all runs are appended to `runs`, that of the model last.
+        """
         trained = []
         for number, choice in enumerate(self.spec.choices or ((),), 1):
             runs.append(self.folder / (f"{self.name}-choice-{number}" if self.spec.choices else self.name))
@@ -221,9 +267,7 @@ class Trial:
         elif heldout and not valid:  # one validation, of the last weights, scores them
             settings += [f"data.valid={spec.heldout_share}", f"train.metric={spec.metric}"]
             settings += [f"train.valid_predictions={ALL_EXAMPLES}", f"train.valid_every={ALL_EXAMPLES}"]
-        for name, path in stages.items():
-            settings = [word.replace(f"{{{name}}}", str(path)) for word in settings]
-        return self._build(spec.recipe, files, valid, settings, stages)
+        return self._build(spec.recipe, files, valid, insert_paths(settings, stages), stages)
 
     def run_stage(self, stage: Stage, stages: Mapping[str, Path], runs: list[Path]) -> Path:
         """Train a model that the result starts from, or predict with it; return the path of the run or the outputs."""
@@ -240,7 +284,8 @@ class Trial:
             predictor = Predictor.load(stages[stage.predict])
             [corpus] = self.resolve([Corpus(files=(stage.input,))], stages)
             decoding = override(predictor.recipe, [f"predict.{word}" for word in stage.settings]).predict
-            outputs = predictor.predict(list(read_lines(corpus.files[0])), decoding=decoding)
+            lines = islice(read_lines(corpus.files[0]), TRIAL_PREDICTED if self.data == TRIAL else None)
+            outputs = predictor.predict(list(lines), decoding=decoding)
             atomic_write(path, "".join(f"{text}\n" for text in outputs).encode())
         return path
 
@@ -254,18 +299,26 @@ class Trial:
     ) -> Recipe:
         files = [self.resolve(corpora, stages) or None for corpora in (train, valid)]
         form = {"tiny": self.spec.tiny, "paper": False}
-        return build_recipe(name, data=files[0], valid=files[1], overrides=settings, form=form)
+        recipe = build_recipe(name, data=files[0], valid=files[1], overrides=settings, form=form)
+        steps = self.options.trial_steps
+        return recipe if steps is None else shorten_training(recipe, steps)
 
     def resolve(self, corpora: Sequence[Corpus], stages: Mapping[str, Path]) -> list[Corpus]:
-        return resolve_corpora(corpora, self.options.data_folder, self.folder, stages)
+        found = resolve_corpora(corpora, self.options.data_folder, self.folder, stages)
+        if self.data != TRIAL:
+            return found
+        predicted = {str(path) for path in stages.values()}
+        return [limit_examples(one, TRIAL_PREDICTED) if predicted & set(one.files) else one for one in found]
 
-    def score(self, predictor: Predictor, run: Path) -> dict[str, Score]:
-        """Score the test, or what is held out."""
+    def score(self, predictor: Predictor, run: Path, stages: Mapping[str, Path]) -> dict[str, Score]:
+        """Score the test, or what is held out; a trial scores a few examples, whose scores are not kept."""
         spec, heldout = self.spec, self.options.heldout
         if heldout and not (spec.heldout_test or spec.valid):
             return {spec.metric: Score(read_validation(run, spec.metric), "last validation, greedy decoding")}
         corpora = self.resolve((spec.heldout_test or spec.valid) if heldout else spec.test, {})
-        decoding = override(predictor.recipe, [f"predict.{word}" for word in spec.decoding]).predict
+        corpora = [limit_examples(one, TRIAL_SCORED) for one in corpora] if self.data == TRIAL else corpora
+        words = insert_paths(spec.decoding, stages)
+        decoding = override(predictor.recipe, [f"predict.{word}" for word in words]).predict
         names = [spec.metric, *spec.metrics]
         scores = score_corpora(predictor, corpora, names, lowercase=spec.lowercase, decoding=decoding)
         missing = [name for name in names if name not in scores]
@@ -276,11 +329,35 @@ class Trial:
         return {name: scores[name] for name in names}
 
 
+def insert_paths(settings: Sequence[str], stages: Mapping[str, Path]) -> list[str]:
+    """Replace {stage} in settings by the path of its run."""
+    found = list(settings)
+    for name, path in stages.items():
+        found = [word.replace(f"{{{name}}}", str(path)) for word in found]
+    return found
+
+
+def limit_examples(corpus: Corpus, most: int) -> Corpus:
+    return corpus.model_copy(update={"examples": min(corpus.examples or most, most)})
+
+
+def shorten_training(recipe: Recipe, steps: int) -> Recipe:
+    """Return the recipe with few steps and small batches, without compiling; few examples are validated."""
+    tokens = max(recipe.data.max_length, recipe.train.batch_tokens // TRIAL_BATCHES)
+    limits = [f"train.{key}={steps}" for key in ("steps", "valid_every", "save_every", "report_every")]
+    words = [*limits, "train.epochs=none", "train.compile=false", "train.accumulate=1", f"train.batch_tokens={tokens}"]
+    words += [f"data.valid.{number}.examples={TRIAL_SCORED}" for number in range(len(recipe.data.valid_corpora))]
+    documents = recipe.data.train if recipe.task.learns_from_documents else ()
+    words += [f"data.train.{number}.examples={TRIAL_DOCUMENTS}" for number in range(len(documents))]
+    return override(recipe, words)
+
+
 def score_corpora(
     predictor: Predictor, corpora: Sequence[Corpus], names: Sequence[str], *, lowercase: bool, decoding: Decoding
 ) -> dict[str, Score]:
     """Evaluate as the task does; metrics that only the task knows, such as the loss, are among its default ones."""
-    chosen = names if all(find_metrics(name, predictor.recipe.kinds) for name in names) else None
+    kind, kinds = predictor.recipe.writer.label_kind, predictor.recipe.kinds
+    chosen = names if all(find_metric(n, kind, kinds) if kind else find_metrics(n, kinds) for n in names) else None
     result = evaluate_corpora(predictor, corpora, metrics=chosen, lowercase=lowercase, decoding=decoding)
     scores = dict[str, Score]()
     for name, found in result.to_dict()["scores"].items():

@@ -102,17 +102,30 @@ class Spec(Table):
     heldout_test: Corpora = ()
     heldout_share: float = Field(default=0.1, gt=0, lt=1)
     floor: float = Field(gt=0)  # smallest tolerance: what seeds and machines may differ by
+    # "seeds": each seed is compared with its own recorded value, for trainings that are the same on all machines
+    compared: Literal["mean", "seeds"] = "mean"
     tuned: str  # what the settings were chosen on
     caveat: str = ""
     peer: Peer | None = None
-    recorded: Recorded
+    runs_of: str = ""  # the result whose runs this one scores in another way; keys that it leaves out are that one's
+    recorded: Recorded | None = None  # None: not measured yet
+
+    @property
+    def recorded_values(self) -> Mapping[int, float]:
+        """One value for each seed whose test was scored for the record; empty where nothing is recorded yet."""
+        return {} if self.recorded is None else self.recorded.values
 
     @property
     def tolerance(self) -> float:
-        return max(SPREADS * (self.recorded.spread or 0.0), self.floor)
+        spread = None if self.recorded is None else self.recorded.spread
+        return max(SPREADS * (spread or 0.0), self.floor)
 
     @property
     def rule(self) -> str:
+        if self.recorded is None:
+            return "nothing is recorded yet"
+        if self.compared == "seeds":
+            return f"every seed is within {self.floor:g} {self.unit} of its own recorded value"
         spread = self.recorded.spread
         known = "one seed, no spread" if spread is None else f"spread {spread:.3g}"
         return (
@@ -177,7 +190,14 @@ def read_specs(text: str, *, origin: str) -> dict[str, Spec]:
     results, defaults = values.pop("results", {}), values.pop("defaults", {})
     if not isinstance(results, dict) or not results or not isinstance(defaults, dict):
         raise SaccadeError(f"{origin} has no results; expected a table [results.NAME] for each")
-    return {name: _build_spec(name, {**values, **defaults, **table}, origin) for name, table in results.items()}
+    found = dict[str, Spec]()
+    for name, table in results.items():
+        base = table.get("runs_of") if isinstance(table, dict) else None
+        if base is not None and (base not in found or found[base].runs_of):
+            raise SaccadeError(f"{origin}: results.{name}.runs_of: expected a result above that has runs, got '{base}'")
+        of = {key: value for key, value in results[base].items() if key != "recorded"} if base else {}
+        found[name] = _build_spec(name, {**values, **defaults, **of, **table}, origin)
+    return found
 
 
 def _build_spec(name: str, values: Mapping[str, Any], origin: str) -> Spec:

@@ -143,7 +143,14 @@ def test_settings_have_sides() -> None:
             'input_feeding = false is for "dot", "general", "concat" and "around"',
         ),
         ({}, {"attention": "dot", "dim": 16}, 'attention = "dot" needs a writer as wide as its reader, got 16 and 14'),
-        ({}, {"initial_state": "copied", "layers": 2}, r"cell, layers and dim \('gru', 2, 14\), got \('gru', 1, 14\)"),
+        (
+            {},
+            {"initial_state": "copied", "layers": 2},
+            r"cell, layers, dim and cell_dim \('gru', 2, 14, 14\), got \('gru', 1, 14, 14\)",
+        ),
+        ({"cell_dim": 28}, {}, 'cell_dim is for cell = "lstm" and larger than dim, got cell = "gru"; leave it out'),
+        ({}, {"cell": "lstm", "cell_dim": 14}, "larger than dim, got cell_dim = 14 and dim = 14; leave it out"),
+        ({"cell": "lstm", "cell_dim": 29, "bidirectional": True}, {}, "needs an even cell_dim, .* got 29"),
         (
             TRANSFORMER,
             {"initial_state": "copied"},

@@ -18,8 +18,8 @@ PAPERS = {name: form for name in list_recipes() if (form := read_paper_form(name
 QUICK = ("bahdanau", "convs2s", "deep-att", "gnmt", "moe")
 WIDTH = 16
 SMALL = {
-    "dim": WIDTH, "input_dim": WIDTH // 2, "maxout_dim": WIDTH // 2, "ff": 2 * WIDTH, "heads": 2, "kv_heads": 1,
-    "head_dim": WIDTH // 2,
+    "dim": WIDTH, "cell_dim": 2 * WIDTH, "input_dim": WIDTH // 2, "maxout_dim": WIDTH // 2, "ff": 2 * WIDTH,
+    "heads": 2, "kv_heads": 1, "head_dim": WIDTH // 2,
 }  # fmt: skip
 
 
@@ -27,6 +27,10 @@ SMALL = {
 def test_the_number_of_parameters_is_that_of_the_paper_or_the_difference_is_explained(name: str) -> None:
     form = PAPERS[name]
     count = count_parameters(build_on_meta(load(name, paper=True)))
+    for key in form.ours:
+        value: Any = load(name, paper=True)
+        for word in key.split("."):
+            value = getattr(value, word)  # every key of `ours` exists
     assert form.difference or form.parameters, "where a paper states no number, `difference` says so"
     if form.parameters is not None and not form.difference:
         assert count == pytest.approx(form.parameters, rel=0.01)

@@ -42,6 +42,19 @@ def test_the_mean_of_the_seeds_is_compared_with_two_spreads(values, state):
     assert judge(score(*values)).state == state
 
 
+@pytest.mark.parametrize(
+    ("values", "state"),
+    [([80.0, 84.0], "pass"), ([81.0, 83.0], "pass"), ([84.0, 80.0], "fail"), ([80.0, 85.1], "fail")],
+)
+def test_each_seed_can_be_compared_with_its_own_value(values, state):
+    """Both means are right where two seeds are exchanged. A seed that is not recorded is not compared."""
+    seeds = score(*values, 10.0)
+    seeds.spec = SPEC.model_copy(update={"compared": "seeds"})
+    assert judge(seeds).state == state
+    seeds.finished = seeds.finished[2:]
+    assert judge(seeds).reasons == ("no seed of these is recorded",)
+
+
 @pytest.mark.parametrize(("parameters", "state"), [(1000, "pass"), (1004, "pass"), (1006, "fail"), (990, "fail")])
 def test_another_model_fails(parameters, state):
     assert judge(score(82.0, parameters=parameters)).state == state

@@ -109,10 +109,12 @@ def test_files_are_prepared_once_and_completely(spec, folder, tmp_path, monkeypa
     with pytest.raises(SaccadeError):
         prepare_files(spec, folder, tmp_path / "out")
     assert not (tmp_path / "out" / "prepared").exists()
-    monkeypatch.setitem(data.PREPARATIONS, "shakespeare", lambda data_folder, made: calls.append(made))
+    (tmp_path / "out" / "preparing").mkdir(parents=True)
+    (tmp_path / "out" / "preparing" / "half").touch()  # of a process that was killed
+    monkeypatch.setitem(data.PREPARATIONS, "shakespeare", lambda data_folder, made: calls.append(list(made.iterdir())))
     for _ in range(3):
         prepare_files(spec, folder, tmp_path / "out")
-    assert len(calls) == 2 and (tmp_path / "out" / "prepared").is_dir()
+    assert len(calls) == 2 and calls[1] == [] and (tmp_path / "out" / "prepared").is_dir()
 
 
 def test_commands_and_actions_of_scan_are_two_columns(tmp_path):

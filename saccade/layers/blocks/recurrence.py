@@ -107,8 +107,11 @@ def run_layers(
 
 def build_layers(cell: CellName, dim: Widths, layers: int, *, more: int) -> Any:
     """Layers whose inputs have `more` features than the layer below, for a context."""
-    input_dim, dim = split_widths(dim)
-    return nn.ModuleList(build_recurrent_layer(cell, width + more, dim) for width in [input_dim, *[dim] * (layers - 1)])
+    input_dim, dim, cell_dim = split_widths(dim)
+    return nn.ModuleList(
+        build_recurrent_layer(cell, width + more, dim, cell_dim=cell_dim)
+        for width in [input_dim, *[dim] * (layers - 1)]
+    )
 
 
 class FixedContextRecurrence(nn.Module):
@@ -194,7 +197,7 @@ class BahdanauRecurrence(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        input_dim, width = split_widths(dim)
+        input_dim, width, _ = split_widths(dim)
         self.cell, self.widths, self.is_maxout = cell, (input_dim, memory_dim), False
         self.gate = nn.Linear(width, 1) if gate else None
         self.connections = Connections(connections, dim, layers)
@@ -291,11 +294,11 @@ class LuongRecurrence(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.input_dim, self.dim = split_widths(dim)
+        self.input_dim, self.dim, cell_dim = split_widths(dim)
         self.cell, self.input_feeding = cell, input_feeding
         self.connections = Connections(connections, dim, layers)
         fed = self.input_dim + (self.dim if input_feeding else 0)
-        self.layers = build_layers(cell, (fed, self.dim), layers, more=0)
+        self.layers = build_layers(cell, (fed, self.dim, cell_dim), layers, more=0)
         self.cross = cross
         self.readout = nn.Linear(self.dim + memory_dim, self.dim)
         self.dropout = Dropout(dropout)

@@ -22,13 +22,15 @@ from saccade.layers.memory import Memory
 # ---- connections past a recurrent layer
 
 LayerConnection = Literal["none", "residual", "fast-forward"]
-Widths = int | tuple[int, int]  # of the inputs and of the hidden states, where they differ
+# Of the inputs, of the hidden states and of the cell states of an LSTM, where they differ
+Widths = int | tuple[int, int] | tuple[int, int, int]
 FIRST_RESIDUAL_LAYER = 2  # the two lowest layers have no residual connection (Wu et al. 2016, section 3.1)
 
 
-def split_widths(dim: Widths) -> tuple[int, int]:
-    """The width of the inputs and that of the hidden states."""
-    return (dim, dim) if isinstance(dim, int) else dim
+def split_widths(dim: Widths) -> tuple[int, int, int]:
+    """The widths of the inputs, of the hidden states and of the cell states."""
+    widths = (dim,) if isinstance(dim, int) else dim
+    return widths[0], widths[min(1, len(widths) - 1)], widths[-1]
 
 
 class Connections(nn.Module):
@@ -45,7 +47,7 @@ class Connections(nn.Module):
     def __init__(self, kind: LayerConnection, dim: Widths, layers: int) -> None:
         super().__init__()
         self.is_residual = kind == "residual"
-        input_dim, dim = split_widths(dim)
+        input_dim, dim, _ = split_widths(dim)
         below = [input_dim, *[dim] * (layers - 1)] if kind == "fast-forward" else []
         joins = [nn.Linear(dim + width, dim, bias=False) for width in below]
         for join in joins:
@@ -69,7 +71,7 @@ CellName = Literal["rnn", "gru", "lstm"]
 # "both at first": only the lowest layer is bidirectional, with half of the width for each direction, or in "full at
 # first" with the whole width for each; "in turn": every other layer runs from right to left
 Directions = Literal["one", "both", "both at first", "full at first", "in turn"]
-Hidden = tuple[Tensor, ...]  # the state of one layer: h (B, D), and for an LSTM also the cell state (B, D)
+Hidden = tuple[Tensor, ...]  # the state of one layer: h (B, D), and for an LSTM also the cell state (B, C)
 
 
 def rnn_step(inputs: Float[Tensor, "B D"], recurrent: Float[Tensor, "B D"], before: Hidden) -> Hidden:
@@ -111,14 +113,23 @@ CELLS: dict[str, Cell] = {
 FUNCTIONAL_KERNELS: dict[str, Any] = {"RNN_TANH": torch.rnn_tanh, "GRU": torch.gru, "LSTM": torch.lstm}
 
 
-def build_recurrent_layer(cell: CellName, input_dim: int, dim: int, *, bidirectional: bool = False) -> Any:
-    """One layer with orthogonal recurrent matrices and, in an LSTM, a forget-gate bias of 1."""
-    layer = CELLS[cell].module(input_dim, dim, batch_first=True, bidirectional=bidirectional)
+def build_recurrent_layer(
+    cell: CellName, input_dim: int, dim: int, *, cell_dim: int | None = None, bidirectional: bool = False
+) -> Any:
+    """One layer with orthogonal recurrent matrices and, in an LSTM, a forget-gate bias of 1.
+
+    In an LSTM with another `cell_dim`, hidden states are projected from that width to `dim` (LSTMP, Sak et al. 2014).
+    """
+    units = cell_dim or dim
+    projection = {"proj_size": dim} if units != dim else {}
+    layer = CELLS[cell].module(input_dim, units, batch_first=True, bidirectional=bidirectional, **projection)
     for name, parameter in layer.named_parameters():
         if "bias" in name:
             nn.init.zeros_(parameter)
             if cell == "lstm" and "bias_ih" in name:
-                nn.init.ones_(parameter.data[dim : 2 * dim])  # Jozefowicz et al. 2015
+                nn.init.ones_(parameter.data[units : 2 * units])  # Jozefowicz et al. 2015
+        elif "hr" in name:
+            nn.init.xavier_uniform_(parameter)
         else:
             for gate in parameter.data.chunk(CELLS[cell].gates):
                 (nn.init.orthogonal_ if "hh" in name else nn.init.xavier_uniform_)(gate)
@@ -126,23 +137,37 @@ def build_recurrent_layer(cell: CellName, input_dim: int, dim: int, *, bidirecti
 
 
 class LayerWeights(NamedTuple):
-    """The parameters of a unidirectional layer in torch's order: compiled regions take tensors, not modules."""
+    """The parameters of a unidirectional layer in torch's order: compiled regions take tensors, not modules.
+
+    `weight_hr_l0` projects the C units of an LSTM to hidden states of another width.
+    """
 
     weight_ih_l0: Float[Tensor, "G I"]
     weight_hh_l0: Float[Tensor, "G D"]
     bias_ih_l0: Float[Tensor, " G"]
     bias_hh_l0: Float[Tensor, " G"]
+    weight_hr_l0: Float[Tensor, "D C"] | None = None
 
 
 def step_cell(cell: CellName, layer: LayerWeights, inputs: Float[Tensor, "B G"], before: Hidden) -> Hidden:
     """One step of a layer; `inputs` are W x_t + b for all gates."""
-    return CELLS[cell].step(inputs, F.linear(before[0], layer.weight_hh_l0, layer.bias_hh_l0), before)
+    after = CELLS[cell].step(inputs, F.linear(before[0], layer.weight_hh_l0, layer.bias_hh_l0), before)
+    return after if layer.weight_hr_l0 is None else (F.linear(after[0], layer.weight_hr_l0), *after[1:])
+
+
+def call_layer(layer: Any, *inputs: Any) -> Any:
+    """Call torch's module, without its note that oneDNN has no projections and another implementation runs."""
+    if not layer.proj_size:
+        return layer(*inputs)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="LSTM with projections is not supported with oneDNN")
+        return layer(*inputs)
 
 
 def run_layer(layer: Any, x: Float[Tensor, "B T I"], before: Hidden) -> tuple[Float[Tensor, "B T D"], Hidden]:
     """All steps of a unidirectional layer in one fused kernel, and its last state."""
     initial = tuple(part[None].contiguous() for part in before)
-    y, last = layer(x, initial if len(initial) > 1 else initial[0])
+    y, last = call_layer(layer, x, initial if len(initial) > 1 else initial[0])
     return y, tuple(part[0] for part in (last if isinstance(last, tuple) else (last,)))
 
 
@@ -183,15 +208,16 @@ class RecurrentStack(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.input_dim, self.dim = split_widths(dim)
+        self.input_dim, self.dim, cell_dim = split_widths(dim)
         width, full = self.dim, directions == "full at first"
         both = {"both": layers, "both at first": 1, "full at first": 1}.get(directions, 0)
         inputs = [self.input_dim, 2 * width if full else width, *[width] * layers]
+        shares = [2 if number < both and not full else 1 for number in range(layers)]  # of the width, for a direction
         self.layers: Any = nn.ModuleList(
             build_recurrent_layer(
-                cell, inputs[number], width // 2 if number < both and not full else width, bidirectional=number < both
+                cell, inputs[number], width // share, cell_dim=cell_dim // share, bidirectional=number < both
             )
-            for number in range(layers)
+            for number, share in enumerate(shares)
         )
         self.reverse, self.alternate = reverse, directions == "in turn"
         self.connections, self.between = Connections(connections, dim, layers), between
@@ -304,7 +330,7 @@ def run_padded_layer(
     """
     last, rows = lengths - 1, torch.arange(len(x), device=x.device)
     if not layer.bidirectional:
-        y = layer(x)[0]
+        y = call_layer(layer, x)[0]
         return y, y[rows, last]
     forward, backward = run_direction(layer, x, ""), run_direction(layer, reverse_sequences(x, lengths), "_reverse")
     final = torch.cat((forward[rows, last], backward[rows, last]), -1)
@@ -313,11 +339,14 @@ def run_padded_layer(
 
 def run_direction(layer: Any, x: Float[Tensor, "B T I"], suffix: str) -> Float[Tensor, "B T D"]:
     """All steps of one direction of a bidirectional layer, whose parameter names have this `suffix`."""
-    weights = [getattr(layer, f"{name}_l0{suffix}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
-    zeros = x.new_zeros(1, len(x), layer.hidden_size)
-    kernel, initial = FUNCTIONAL_KERNELS[layer.mode], (zeros, zeros) if layer.mode == "LSTM" else zeros
+    names = ["weight_ih", "weight_hh", "bias_ih", "bias_hh", *(["weight_hr"] if layer.proj_size else [])]
+    weights = [getattr(layer, f"{name}_l0{suffix}") for name in names]
+    cells = x.new_zeros(1, len(x), layer.hidden_size)
+    zeros = x.new_zeros(1, len(x), layer.proj_size) if layer.proj_size else cells
+    kernel, initial = FUNCTIONAL_KERNELS[layer.mode], (zeros, cells) if layer.mode == "LSTM" else zeros
     with warnings.catch_warnings():  # the weights of one direction are copied
         warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
+        warnings.filterwarnings("ignore", message="LSTM with projections is not supported with oneDNN")
         return kernel(x, initial, weights, True, 1, 0.0, layer.training, False, True)[0]
 
 
@@ -326,7 +355,7 @@ def run_packed_layer(
 ) -> tuple[Float[Tensor, "N D"], Sequence[Tensor]]:
     """The outputs of a layer for packed sequences, and its last states; reversed before and after by `reversal`."""
     inputs = packed if reversal is None else PackedSequence(packed.data.index_select(0, reversal), *packed[1:])
-    outputs, last = layer(inputs)
+    outputs, last = call_layer(layer, inputs)
     above = outputs.data if reversal is None else outputs.data.index_select(0, reversal)
     return above, last if isinstance(last, tuple) else (last,)
 

@@ -1,6 +1,5 @@
 """The recurrent stack of a writer: its initial state, and the recurrence with or without attention."""
 
-import math
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -12,7 +11,7 @@ from saccade.config.protocols import Capabilities
 from saccade.layers.auxiliary import Aux
 from saccade.layers.blocks.experts import NO_EXPERTS, InterLayerExperts
 from saccade.layers.blocks.recurrence import BahdanauRecurrence, FixedContextRecurrence, LuongRecurrence, RecurrentState
-from saccade.layers.blocks.recurrent import CELLS, CellName, Hidden
+from saccade.layers.blocks.recurrent import CELLS, CellName, Hidden, Widths, split_widths
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
 
@@ -28,12 +27,13 @@ class InitialState(nn.Module):
     """
 
     def __init__(
-        self, dim: int, *, cell: CellName, layers: int, memory_dim: int | None, context: Context, initial: Initial
+        self, dim: Widths, *, cell: CellName, layers: int, memory_dim: int | None, context: Context, initial: Initial
     ) -> None:
         super().__init__()
-        self.shape, self.context, self.is_zero = (layers, CELLS[cell].states, dim), context, initial == "zero"
+        self.widths = split_widths(dim)[1:][: CELLS[cell].states]  # of the tensors of a layer's state
+        self.layers, self.context, self.is_zero = layers, context, initial == "zero"
         self.predict = (
-            None if memory_dim is None or initial != "predicted" else nn.Linear(memory_dim, math.prod(self.shape))
+            None if memory_dim is None or initial != "predicted" else nn.Linear(memory_dim, layers * sum(self.widths))
         )
 
     def summarize(self, memory: Memory) -> Float[Tensor, "B M"]:
@@ -47,13 +47,13 @@ class InitialState(nn.Module):
 
     def forward(self, memory: Memory | None, context: Tensor | None, like: Float[Tensor, "B M"]) -> tuple[Hidden, ...]:
         if memory is None or context is None or self.is_zero:
-            first = like.new_zeros(len(like), *self.shape)
+            first = like.new_zeros(len(like), self.layers, sum(self.widths))
         elif self.predict is not None:
-            first = torch.tanh(self.predict(context)).unflatten(-1, self.shape)
+            first = torch.tanh(self.predict(context)).unflatten(-1, (self.layers, -1))
         else:
             assert memory.final is not None, "only the last states of a recurrent reader can be copied"
             return memory.final
-        return tuple(layer.unbind(1) for layer in first.unbind(1))
+        return tuple(layer.split(self.widths, -1) for layer in first.unbind(1))
 
 
 class RecurrentWriter(nn.Module):

@@ -35,9 +35,10 @@ def build_recurrent_reader(s: RecurrentReaderStack, options: Options) -> Recurre
     )
     stack: RecurrentStack | TwoColumns
     if s.columns == 1:
-        stack = build_column((s.input_dim or s.dim, s.dim), reverse=s.reverse, between=build_between(s))
+        stack = build_column(list_widths(s), reverse=s.reverse, between=build_between(s))
     else:
-        widths = (s.input_dim or s.dim, s.dim // 2)
+        input_dim, dim, cell_dim = list_widths(s)
+        widths = (input_dim, dim // 2, cell_dim // 2)
         stack = TwoColumns(*(build_column(widths, reverse=reverse) for reverse in (False, True)))
     return stack if options.copies_states else stack.discard_cell_states()
 
@@ -46,12 +47,17 @@ def build_recurrent_writer(s: RecurrentWriterStack, options: Options, *, memory_
     """Build the recurrent stack of a writer; with `memory_dim` None it does not attend to a memory."""
     check_recompute(options)
     first = InitialState(
-        s.dim, cell=s.cell, layers=s.layers, memory_dim=memory_dim, context=s.context, initial=s.initial_state
+        list_widths(s), cell=s.cell, layers=s.layers, memory_dim=memory_dim, context=s.context, initial=s.initial_state
     )
     return RecurrentWriter(
         build_recurrence(s, memory_dim), first=first, dim=s.width, input_dim=s.input_dim or s.dim,
         between=build_between(s), dropout=s.dropout,
     )  # fmt: skip
+
+
+def list_widths(s: RecurrentReaderStack | RecurrentWriterStack) -> tuple[int, int, int]:
+    """The widths of the inputs, of the hidden states and of the cell states."""
+    return s.input_dim or s.dim, s.dim, s.cell_dim or s.dim
 
 
 def check_recompute(options: Options) -> None:
@@ -62,7 +68,7 @@ def check_recompute(options: Options) -> None:
 def build_recurrence(
     s: RecurrentWriterStack, memory_dim: int | None
 ) -> FixedContextRecurrence | BahdanauRecurrence | LuongRecurrence:
-    widths = (s.input_dim or s.dim, s.dim)
+    widths = list_widths(s)
     layers: Any = {"cell": s.cell, "layers": s.layers, "connections": get_connections(s), "dropout": s.dropout}
     if s.attention == "none":
         return FixedContextRecurrence(widths, memory_dim=memory_dim if s.input_feeding and memory_dim else 0, **layers)
@@ -122,7 +128,7 @@ def get_connections(s: RecurrentReaderStack | RecurrentWriterStack) -> LayerConn
 
 
 def should_copy_states(recipe: Recipe) -> bool:
-    """Whether the writer starts from the final states of a recurrent reader; checks that cells, layers and dim match.
+    """Whether the writer starts from the final states of a recurrent reader; checks that their shapes match.
 
     A custom writer always gets them.
     """
@@ -137,7 +143,7 @@ def should_copy_states(recipe: Recipe) -> bool:
     expected = writer.recurrent_shape
     if expected != found:
         raise SaccadeError(
-            'writer.stack.initial_state = "copied" needs a reader with the writer\'s cell, layers and dim '
+            'writer.stack.initial_state = "copied" needs a reader with the writer\'s cell, layers, dim and cell_dim '
             f'{expected}, got {found}; make them equal, or set initial_state = "predicted"'
         )
     return True
