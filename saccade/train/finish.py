@@ -64,10 +64,13 @@ def finish(s: Session) -> None:
 
 def choose_examples(s: Session) -> list[tuple[str, str]]:
     """Choose the first validation examples, each with its reference; documents become an input and what follows."""
-    if s.valid_pairs or s.valid is None or s.recipe.reader.medium:
+    has_documents = s.recipe.task.learns_from_documents and not s.recipe.reader.medium and s.valid is not None
+    if s.valid_pairs or not has_documents:
         return s.valid_pairs[:MAX_EXAMPLES]
     pairs = decode_stored_examples(s)[:MAX_EXAMPLES]
-    return [(source, target) if target else s.recipe.task.make_example(source) for source, target in pairs if source]
+    return [
+        (source, target) if target else s.recipe.task.make_example(source) for source, target in pairs if source.strip()
+    ]
 
 
 def write_examples(run: Path, pairs: Sequence[tuple[str, str]], *, is_media: bool) -> None:
