@@ -1,6 +1,6 @@
 """Takes the screenshot of README.md: `python docs/serve_pictures.py http://127.0.0.1:8000`.
 
-The address is that of `saccade serve` with the model of `saccade demo`. Needs playwright and chromium.
+The address is that of `saccade serve` with a run of `saccade train dates --tiny`. Needs playwright and chromium.
 """
 
 import sys

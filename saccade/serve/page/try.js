@@ -186,7 +186,7 @@ function showAlternatives(rows, onSelect) {
     const text = getOutputText(one);
     const content = onSelect ? createButton(text || "(empty)", () => onSelect(text).catch(showError), { class: "try-select", title: "Show the attention for this output" }) : text;
     return el("tr", {}, el("th", { scope: "row" }, String(i + 1)), el("td", { dir: "auto" }, content),
-      scored ? cell(one.score.toFixed(2)) : null, cell(formatPercent(one.probability ?? Math.exp(one.log_prob))));
+      scored ? cell(one.score.toFixed(2).replace(/^-0\.00$/, "0.00")) : null, cell(formatPercent(one.probability ?? Math.exp(one.log_prob))));
   });
   const table = el("table", {}, el("caption", {}, "Alternatives, best first"),
     el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...body));
