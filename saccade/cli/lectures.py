@@ -56,7 +56,7 @@ def list_(recipe: Recipe = None, sources: Sources = False, as_json: Json = False
     quick, slow = (sum(claim.duration == duration for claim in claims) for duration in ("seconds", "minutes"))
     print(f"`saccade lectures run` checks {quick} of them; with --train {slow} more, which train a model [minutes]")
     if sources:
-        print(f"\nS3:121 is line 121 of the notes S3:\n{format_legend()}")
+        print(f"\nS3:121 is line 121 of a plain-text transcription of S3:\n{format_legend()}")
 
 
 @app.command()
