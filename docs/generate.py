@@ -14,6 +14,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args
 
@@ -29,6 +30,8 @@ from saccade.config.descriptions import format_default, format_type, get_descrip
 from saccade.config.load import list_recipes, load, read_paper_form
 from saccade.config.table import ObjectiveTraits, WriterTraits
 from saccade.config.task import Task
+from saccade.lectures.listing import list_claims
+from saccade.lectures.sources import load_notes, parse_sources
 from saccade.plan.counts import build_on_meta, count_parameters
 from saccade_worlds import KINDS
 
@@ -42,10 +45,41 @@ NOTE = "<!-- Written by docs/generate.py; change the source, then run `make docs
 
 def main() -> int:
     docs = ROOT / "docs"
-    written = {path: with_code(path.read_text("utf-8")) for path in [ROOT / "README.md", *sorted(docs.glob("*.md"))]}
+    written = {
+        path: with_notes(with_code(path.read_text("utf-8")))
+        for path in [ROOT / "README.md", *sorted(docs.glob("*.md"))]
+    }
     pages = {**written, docs / "cli.md": verbs(), docs / "configuration.md": configuration()}
     pages[docs / "papers.md"] = papers()
     return publish(pages, about=__doc__, root=ROOT)
+
+
+# ---- lecture notes
+
+NOTES = re.compile(r"(<!-- notes -->\n).*?(?=<!-- end of notes -->)", re.DOTALL)
+
+
+def with_notes(page: str) -> str:
+    """The page with the table of lecture notes: which topic stands on which lines, and which rows are about it."""
+    return NOTES.sub(lambda found: f"{found[1]}{notes_table()}\n", page)
+
+
+def notes_table() -> str:
+    lines = ["| lines | topic | rows |", "|---|---|---|"]
+    for code, notes in load_notes().items():
+        by = f", {notes.by}" if notes.by else ""
+        lines.append(f"| **{code}** | **{notes.title}**{by}; {notes.kind} | |")
+        rows = [(source, claim) for claim in list_claims() for source in parse_sources(claim.where)]
+        here = sorted((source.first_line, source.lines, claim) for source, claim in rows if source.notes == notes)
+        for topic, group in groupby(here, key=lambda item: item[2].topic):
+            items = list(group)
+            last = max(int(number) for _, where, _ in items for number in re.findall(r"\d+", where))
+            numbers = ", ".join(
+                str(claim.row) for claim in sorted({item[2] for item in items}, key=lambda one: one.row)
+            )
+            first = items[0][0]
+            lines.append(f"| {code}:{first if first == last else f'{first}-{last}'} | {topic} | {numbers} |")
+    return "\n".join(lines)
 
 
 # ---- code

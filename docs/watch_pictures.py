@@ -30,7 +30,7 @@ def main(file: Path) -> None:
                 page.locator(".curve-place").first.hover()
             else:
                 page.get_by_label("Attention during training").evaluate("part => part.scrollIntoView()")
-                for _ in range(9):
+                for _ in range(15):
                     page.get_by_role("button", name="Previous snapshot").click()
             page.wait_for_timeout(400)
             page.screenshot(path=IMAGES / f"watch-{theme}.png")

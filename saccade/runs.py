@@ -19,6 +19,11 @@ RECIPE, WEIGHTS = "recipe.toml", "model.safetensors"  # with the tokenizers, all
 CHECKPOINTS, METRICS, CARD = "checkpoints", "metrics.jsonl", "card.md"
 FILTER_REPORT = "filter.json"  # what `data.filter` has dropped: counts and examples by reason
 SAMPLES = "samples.jsonl"  # outputs for some validation examples, one line per validation
+EXAMPLES = "examples.json"  # validation examples that the page of `saccade serve` shows
+EXAMPLE_FILE = "example"  # with the suffix of the file: the image or audio of the only example
+MAX_EXAMPLES = 8
+MAX_EXAMPLE_BYTES = 1_000_000  # of that file
+MAX_EXAMPLE_CHARACTERS = 4000  # of an input or a reference
 UNREADABLE = "unreadable"  # state of a run whose files cannot be read
 LOCK = ".training"  # locked by the process that trains the run
 LAUNCH = ".launch"  # which start of torchrun trains the run
@@ -207,3 +212,32 @@ def _read_metric(path: Path) -> str:
         return str(parse_toml(read_text(path), path.name)["train"]["metric"])
     except (SaccadeError, KeyError, TypeError):
         return "loss"  # errors of the recipe are reported when the run is used
+
+
+def read_examples(path: Path) -> list[dict[str, str]]:
+    """Validation examples of a run: `input`, `reference`, of a question about a file `question`, and `file`.
+
+    Of runs without examples.json, those of the last validation whose inputs are texts. What is damaged is left out: a
+    run may come from elsewhere.
+    """
+    try:
+        found = parse_json(read_text(path / EXAMPLES), EXAMPLES)
+    except SaccadeError:
+        lines = read_metrics(path / SAMPLES)
+        found = lines[-1].get("samples") if lines else []
+    examples = [_clean_example(item) for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+    return [item for item in examples if item][:MAX_EXAMPLES]
+
+
+def _clean_example(item: dict[str, Any]) -> dict[str, str]:
+    names = ("input", "reference", "question", "file")
+    clean = {name: value for name in names if isinstance(value := item.get(name), str)}
+    return clean if all(len(value) <= MAX_EXAMPLE_CHARACTERS for value in clean.values()) else {}
+
+
+def read_example_file(path: Path, name: str) -> bytes:
+    """The file of an example, which must lie in the run and be small; empty if it does not."""
+    file = path / name
+    if Path(name).name != name or Path(name).stem != EXAMPLE_FILE or file.is_symlink() or not file.is_file():
+        return b""
+    return file.read_bytes() if file.stat().st_size <= MAX_EXAMPLE_BYTES else b""

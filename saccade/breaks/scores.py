@@ -231,7 +231,7 @@ def show_padding(patch: Patch) -> None:
 # ---- items as columns
 
 
-@break_code("column-scores-scaled", "The layer of S0 divides its scores by the root of the width.")
+@break_code("column-scores-scaled", "The layer with items in columns divides its scores by the root of the width.")
 def scale_column_scores(patch: Patch) -> None:
     def run(original: Any, h: Tensor, stacked: Tensor, hard: bool) -> Head:
         query, key, value = stacked.chunk(3)
@@ -241,12 +241,14 @@ def scale_column_scores(patch: Patch) -> None:
     patch.replace(columns.head_forward, run)
 
 
-@break_code("column-softmax-over-rows", "The softmax of S0 normalizes rows instead of columns.")
+@break_code("column-softmax-over-rows", "The softmax over columns normalizes rows instead of columns.")
 def normalize_rows(patch: Patch) -> None:
     patch.replace(columns.softmax, lambda original, m: original(m.T).T)
 
 
-@break_code("columns-stacked-in-another-order", "The layer of S0 takes its stacked matrices as K, Q, V.")
+@break_code(
+    "columns-stacked-in-another-order", "The layer with items in columns takes its stacked matrices as K, Q, V."
+)
 def stack_in_another_order(patch: Patch) -> None:
     def run(original: Any, h: Tensor, stacked: Tensor, hard: bool) -> Head:
         query, key, value = stacked.chunk(3)
@@ -256,7 +258,9 @@ def stack_in_another_order(patch: Patch) -> None:
     patch.replace(columns.head_forward, run)
 
 
-@break_code("column-heads-in-reverse", "The layer of S0 concatenates its heads from the last to the first.")
+@break_code(
+    "column-heads-in-reverse", "The layer with items in columns concatenates its heads from the last to the first."
+)
 def reverse_heads(patch: Patch) -> None:
     def run(original: Any, self: ColumnLayer, h: Tensor) -> Tensor:
         weight = torch.cat(self.weight.chunk(len(self.stacked), 1)[::-1], 1)
@@ -266,7 +270,7 @@ def reverse_heads(patch: Patch) -> None:
     patch.replace(ColumnLayer.forward, run)
 
 
-@break_code("column-layer-without-sigmoid", "The layer of S0 has no sigmoid after its heads.")
+@break_code("column-layer-without-sigmoid", "The layer with items in columns has no sigmoid after its heads.")
 def leave_out_sigmoid(patch: Patch) -> None:
     patch.replace(ColumnLayer.forward, lambda original, self, h: torch.logit(original(self, h)))
 
@@ -281,7 +285,7 @@ def choose_the_least(patch: Patch) -> None:
     patch.replace(columns.argmax, lambda original, m: original(-m))
 
 
-@break_code("column-backward-without-softmax", "The backward pass of S0 leaves out the softmax's second term.")
+@break_code("column-backward-without-softmax", "The backward pass in columns leaves out the softmax's second term.")
 def shorten_backward(patch: Patch) -> None:
     def run(original: Any, grad: Tensor, head: Head, hard: bool) -> Tensor:
         query, key, value, weights, _ = head

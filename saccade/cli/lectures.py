@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,28 +33,40 @@ Text = Annotated[str | None, typer.Argument(metavar="TEXT", help="Input text of 
 Layer = Annotated[int, typer.Option("--layer", help="Layer of the reader (encoder), counted from 1.")]
 Head = Annotated[int, typer.Option("--head", help="Attention head, counted from 1.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the page, its figures and measurements.")]
-Lecture = Annotated[str | None, typer.Option("--lecture", help="Only this lecture: S0, S1, S2, S3 or S4.")]
+Lecture = Annotated[
+    str | None, typer.Option("--lecture", help="Only this set of notes, S0 to S4; named by `list --sources`.")
+]
+Recipe = Annotated[str | None, typer.Option("--recipe", metavar="NAME", help="Only the claims about this recipe.")]
+Sources = Annotated[bool, typer.Option("--sources", help="Say where in the lecture notes each claim stands.")]
 
 
 @app.command("list")
 @report_errors()
-def list_(as_json: Json = False) -> None:
-    """List all claims by topic, and how long it takes to check each; `saccade lectures run` checks them."""
-    from saccade.lectures.listing import group_by_topic, list_claims
+def list_(recipe: Recipe = None, sources: Sources = False, as_json: Json = False) -> None:
+    """List all claims by topic; `saccade lectures run` checks them."""
+    from saccade.lectures.listing import format_claim, group_by_topic, list_claims, select_claims
+    from saccade.lectures.sources import format_legend
 
-    claims = list_claims()
+    claims = list_claims() if recipe is None else select_claims(list_claims(), recipe)
     if as_json:
-        print(json.dumps([asdict(claim) for claim in claims], indent=2, ensure_ascii=False))
+        print(json.dumps([claim.as_dict() for claim in claims], indent=2, ensure_ascii=False))
         return
     for topic, group in group_by_topic(claims):
-        print(f"{topic}\n{align_columns([(f'  {one.row:>3}', one.duration, one.sentence) for one in group])}\n")
+        print(topic, *(format_claim(one, sources=sources, width=get_width()) for one in group), "", sep="\n")
     quick, slow = (sum(claim.duration == duration for claim in claims) for duration in ("seconds", "minutes"))
-    print(f"{quick} are checked by `saccade lectures run`, {slow} more, which train a model, with --train")
+    print(f"`saccade lectures run` checks {quick} of them; with --train {slow} more, which train a model [minutes]")
+    if sources:
+        print(f"\nS3:121 is line 121 of a plain-text transcription of S3:\n{format_legend()}")
 
 
 @app.command()
 @report_errors()
-def run(numbers: RowNumbers = [], train: Train = False, as_json: Json = False) -> None:  # noqa: B006  # typer copies it
+def run(
+    numbers: RowNumbers = [],  # noqa: B006  # typer copies it
+    train: Train = False,
+    sources: Sources = False,
+    as_json: Json = False,
+) -> None:
     """Measure claims and print expected and measured values. Exit code 1 if a claim fails."""
     from saccade.lectures.catalogue import find_row, load_rows
     from saccade.lectures.outcomes import format_full, format_line
@@ -64,7 +76,10 @@ def run(numbers: RowNumbers = [], train: Train = False, as_json: Json = False) -
     if as_json:
         print(json.dumps([item.as_dict() for item in outcomes], indent=2, ensure_ascii=False))
     else:
-        full = (format_full(item) + format_table(item.result.table if item.result else ()) for item in outcomes)
+        full = (
+            format_full(item, sources=sources) + format_table(item.result.table if item.result else ())
+            for item in outcomes
+        )
         print(
             "\n\n".join(full)
             if numbers
@@ -126,25 +141,30 @@ def trace(
     from saccade.lectures.trace import format_trace, trace_example, trace_run
 
     if run is None:
-        print(format_trace(trace_example()))
+        print(format_trace(trace_example(), width=get_width()))
         return
     if text is None:
         raise SaccadeError(f'trace needs an input for the run: saccade lectures trace {run} "a text"')
     from saccade.cli.predict import load_predictor
 
     matrices, words = trace_run(load_predictor([run], plugins=plugin), text, layer=layer, head=head)
-    print(format_trace(matrices, words))
+    print(format_trace(matrices, words, width=get_width()))
 
 
 @app.command()
 @report_errors()
 def report(out: Out, lecture: Lecture = None, train: Train = False) -> None:
     """Write all claims in slide order as one HTML page: formulas, measurements, figures, code, errata."""
-    from saccade.lectures.catalogue import load_titles
     from saccade.lectures.report import collect_rows, write_report
+    from saccade.lectures.sources import load_notes
 
-    chosen = list(load_titles()) if lecture is None else [lecture]
+    chosen = list(load_notes()) if lecture is None else [lecture]
     print(write_report(measure(collect_rows(chosen), train=train), out, lectures=chosen))
+
+
+def get_width() -> int | None:
+    """Return the columns of the terminal; None if the output goes elsewhere, where lines are not wrapped."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def measure(rows: Sequence[LectureRow], *, train: bool) -> list[Outcome]:

@@ -40,6 +40,9 @@ MaxPixels = Annotated[  # Pillow refuses images of more than 178 million pixels
 Workers = Annotated[
     int, typer.Option("--workers", min=1, max=256, help="Number of processes that serve on the same port.")
 ]
+NoExamples = Annotated[
+    bool, typer.Option("--no-examples", help="Do not show validation examples of the runs to those who use the page.")
+]
 
 
 def serve(  # noqa: PLR0913  # the options of a command are its parameters
@@ -56,6 +59,7 @@ def serve(  # noqa: PLR0913  # the options of a command are its parameters
     max_pixels: MaxPixels = 50,
     plugin: Plugins = [],  # noqa: B006
     workers: Workers = 1,
+    no_examples: NoExamples = False,
 ) -> None:
     """Serve models over HTTP: a web page to try them, and a JSON API."""
     check_installed("serve", FORM_PACKAGE)
@@ -78,7 +82,7 @@ def serve(  # noqa: PLR0913  # the options of a command are its parameters
 
             settings = WorkerSettings(
                 [find_folders(run) for run in runs], names, host, port, token, divide_limits(limits, workers),
-                max_body_bytes, engine, precision, [os.path.abspath(name) for name in plugin],
+                max_body_bytes, engine, precision, [os.path.abspath(name) for name in plugin], not no_examples,
             )  # fmt: skip
             run_workers(
                 settings, workers, lambda ready: print_start(names, ready["url"], text, token, ready["form_fields"])
@@ -88,7 +92,9 @@ def serve(  # noqa: PLR0913  # the options of a command are its parameters
             load_predictor(each.split(","), engine=engine, precision=precision, plugins=plugin) for each in runs
         ]
         limits = replace(limits, max_body_bytes=max_body_bytes or get_max_body_bytes(predictors))
-        app = create_app(dict(zip(names, predictors, strict=True)), token=token, limits=limits)
+        app = create_app(
+            dict(zip(names, predictors, strict=True)), token=token, limits=limits, examples=not no_examples
+        )
         print_start(names, format_url(listener), text, token, list_form_fields(predictors[0]))
         run_server(create_server(app, limits), listener)
 

@@ -394,7 +394,7 @@ class Recipe(Table):
     name: str = ""
     """Name of the recipe, from which runs are named. Empty: the name of its file."""
     about: str = ""
-    """The system that the recipe describes, its paper and the lecture rows; free text."""
+    """The system that the recipe describes and its paper; free text."""
     task: Annotated[Task, TaskByName()] = Field(default_factory=lambda: get_task("translate"))
     """What the model does: "translate" (any text to text), "language-model", "classify" (also regression and tagging),
     "denoise" (T5 span corruption), "encode" (encoder pretraining and embeddings), "media-to-text" (captions,

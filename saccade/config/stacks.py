@@ -126,7 +126,7 @@ class TransformerStack(Table, StackTraits):
     in the first block to this value in the last (Huang et al. 2016). 0 disables it; 0.1 suits small ViTs."""
     head_projection: Literal["paper", "full", "split"] = "paper"
     """How heads are made: "paper" projects the input to dim / heads per head, "full" to dim per head, "split" gives
-    each head its own slice of the input (row 63 of `saccade lectures`)."""
+    each head its own slice of the input (`saccade lectures run 63` compares them)."""
     head_dim: Count | None = None
     """Width of one attention head. None: `dim / heads`. Set it where they differ, as in some T5 models."""
     value_dim: Count | None = None

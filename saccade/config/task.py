@@ -161,6 +161,10 @@ class Task(Protocol):
         """Example inputs with references where known, for `saccade demo`."""
         ...
 
+    def make_example(self, text: str) -> tuple[str, str]:
+        """An input made from a document, and its reference."""
+        ...
+
     def get_input_title(self, source: str) -> str:
         """Short text for an input in a table."""
         ...

@@ -596,6 +596,10 @@ class Train(Table):
     """Write TensorBoard logs to the folder of the run."""
     watch: bool = False
     """Record the attention of fixed validation examples during training, for `saccade watch`."""
+    keep_examples: bool = True
+    """Keep some validation examples in the run: samples.jsonl with the outputs of each validation and, at the end,
+    examples.json for the page of `saccade serve`; of images and audio, one file of at most 1 MB. false where validation
+    data must not leave its place."""
     profile: bool = False
     """Write a profile of the training step to the run: profile.md, profile.json and trace.json."""
 

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import NamedTuple
 
 from saccade.config.plugins import load_modules
 from saccade.errors import SaccadeError
 from saccade.lectures import attention, scale, systems, tables
 from saccade.lectures.claims import CHECKS, LectureRow
+from saccade.lectures.sources import load_notes, parse_sources
 
 TOPICS = (attention, scale, systems)  # packages whose modules register their checks on import
 ENTRY_POINTS = "saccade.lectures"  # group of entry points of installed plugins whose modules do the same
-
-
-class Place(NamedTuple):
-    """The lecture and the line of a row."""
-
-    lecture: str
-    line: int
 
 
 def load_rows() -> list[LectureRow]:
@@ -44,27 +36,15 @@ def find_row(number: int) -> LectureRow:
     )
 
 
-def load_titles() -> dict[str, str]:
-    """Return the title of each lecture by its short name, such as S3."""
-    return dict(tables.read_table("rows.toml")["lectures"])
-
-
-def find_places(where: str) -> list[Place]:
-    """Return the first line of a row in each of its lectures, from a text such as "S1:24-29, S4:28-33"."""
-    found: dict[str, int] = {}
-    for lecture, line in re.findall(r"(S\d):(\d+)", where):
-        found.setdefault(lecture, int(line))
-    return [Place(lecture, line) for lecture, line in found.items()]
-
-
-def get_rows_in_order(lecture: str) -> list[LectureRow]:
-    """Return the rows of one lecture in the order of its lines."""
-    if lecture not in load_titles():
-        raise SaccadeError(f"there is no lecture '{lecture}'; lectures are {', '.join(load_titles())}")
+def get_rows_in_order(code: str) -> list[LectureRow]:
+    """Return the rows of one set of notes in the order of its lines."""
+    if code not in load_notes():
+        known = ", ".join(f"{name} ({notes.title})" for name, notes in load_notes().items())
+        raise SaccadeError(f"there is no lecture '{code}'; lectures are {known}")
     found = [
-        (place.line, row.row, row)
+        (source.first_line, row.row, row)
         for row in load_rows()
-        for place in find_places(row.where)
-        if place.lecture == lecture
+        for source in parse_sources(row.where)
+        if source.notes.code == code
     ]
     return [row for _, _, row in sorted(found, key=lambda item: item[:2])]

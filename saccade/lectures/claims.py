@@ -65,12 +65,13 @@ class LectureRow:
     """A row of the lecture catalogue: a claim with the function that checks it, or prose without a claim."""
 
     row: int
-    where: str  # lecture and line, such as "S3:121"; several are separated by commas
+    where: str  # notes and line, such as "S3:121" (sources.py); several are separated by commas
     sentence: str
     formula: str = ""  # LaTeX, in the subset that formula.py reads
     code: tuple[Any, ...] = ()  # the functions and classes under test
     measure: Callable[[], CheckResult] | None = None
     trains: bool = False  # takes minutes, so it runs only on request
+    recipes: tuple[str, ...] = ()  # that the claim is about, beside those of its topic
     breaks: tuple[str, ...] = ()  # names of faults in saccade's code (`saccade.breaks`) under which the check must fail
     state: str = ""  # of a row without a check, such as "prose"
     why: str = ""  # why it has no check
@@ -87,12 +88,14 @@ def check(
     formula: str,
     code: Sequence[Any] = (),
     trains: bool = False,
+    recipes: Sequence[str] = (),
     breaks: Sequence[str] = (),
 ) -> Callable[[Callable[[], CheckResult]], LectureRow]:
     """Register the decorated function as the check of a row."""
 
     def register(measure: Callable[[], CheckResult]) -> LectureRow:
-        CHECKS.append(LectureRow(row, where, sentence, formula, tuple(code), measure, trains, tuple(breaks)))
-        return CHECKS[-1]
+        found = LectureRow(row, where, sentence, formula, tuple(code), measure, trains, tuple(recipes), tuple(breaks))
+        CHECKS.append(found)
+        return found
 
     return register

@@ -12,6 +12,7 @@ import torch
 
 from saccade.lectures.claims import CheckResult, Comparison, LectureRow, Value
 from saccade.lectures.formula import to_text
+from saccade.lectures.sources import parse_sources
 
 HOLDS, FAILS, NEEDS_TRAINING = "holds", "fails", "needs training"
 
@@ -29,7 +30,8 @@ class Outcome:
     def as_dict(self) -> dict[str, Any]:
         """Return the outcome for JSON."""
         row = self.row
-        found: dict[str, Any] = {"row": row.row, "lecture": row.where, "sentence": row.sentence, "state": self.state}
+        found: dict[str, Any] = {"row": row.row, "sentence": row.sentence, "state": self.state}
+        found["sources"] = [source.as_dict() for source in parse_sources(row.where)]
         if row.measure is None:
             return {**found, "why": row.why}
         found |= {"formula": to_text(row.formula), "latex": row.formula, "seconds": round(self.seconds, 3)}
@@ -107,7 +109,7 @@ def format_comparison(item: Comparison) -> str:
 
 def format_line(item: Outcome) -> str:
     """Format an outcome as one line, plus one line for each failed comparison."""
-    line = f"{item.row.row:>3}  {item.state:<14}  {item.row.where.split(',')[0]:<14}  {item.row.sentence}"
+    line = f"{item.row.row:>3}  {item.state:<14}  {item.row.sentence}"
     return "\n".join([line, *(f"       {text}" for text in _format_failures(item))])
 
 
@@ -118,10 +120,11 @@ def _format_failures(item: Outcome) -> list[str]:
     return [f"{one.what}: {format_comparison(one)}" for one in wrong]
 
 
-def format_full(item: Outcome) -> str:
+def format_full(item: Outcome, *, sources: bool) -> str:
     """Format an outcome with its formula and all comparisons."""
     row = item.row
-    lines = [f"row {row.row}, {row.where}: {item.state}", row.sentence]
+    lines = [f"row {row.row}: {item.state}", row.sentence]
+    lines += [f"    {source.code}: {source}" for source in parse_sources(row.where) if sources]
     if row.measure is None:
         return "\n".join([*lines, f"({row.why})"])
     lines += ["", f"    {to_text(row.formula)}", ""]

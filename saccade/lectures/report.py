@@ -20,6 +20,19 @@ from saccade.lectures.claims import CheckResult, Comparison, LectureRow
 from saccade.lectures.drawing import Drawing, to_csv, to_svg
 from saccade.lectures.formula import to_mathml
 from saccade.lectures.outcomes import Outcome, format_number
+from saccade.lectures.sources import Notes, Source, load_notes, parse_sources
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+PLACE = re.compile(r"S\d:\d+(?:[,-]\d+)*")  # in the notes
+THEMES = ("system", "light", "dark")
+THEME_SWITCH = (  # the stylesheet reads which one is checked: the page has no script
+    '<fieldset class="theme"><legend>Theme</legend>'
+    + "".join(
+        f'<label><input type="radio" name="theme" value="{name}"{" checked" if name == "system" else ""}>{name}</label>'
+        for name in THEMES
+    )
+    + "</fieldset>"
+)
 
 
 def collect_rows(lectures: Sequence[str]) -> list[LectureRow]:
@@ -62,55 +75,76 @@ def _write_drawing(item: Outcome, folder: Path) -> str:
 def _build_page(
     outcomes: Sequence[Outcome], lectures: Sequence[str], figures: dict[int, str], sources: SourceFiles
 ) -> str:
-    titles, by_row = catalogue.load_titles(), {item.row.row: item for item in outcomes}
+    by_row = {item.row.row: item for item in outcomes}
     style = files(__package__).joinpath("report.css").read_text("utf-8")
     written: set[int] = set()
-    sections = [_build_lecture(name, titles[name], by_row, written, figures, sources) for name in lectures]
-    links = "".join(f'<a href="#{name}">{name}</a>' for name in lectures)
+    sections = [_build_lecture(load_notes()[code], by_row, written, figures, sources) for code in lectures]
+    links = "".join(f'<a href="#{code}">{escape(load_notes()[code].title)}</a>' for code in lectures)
     states = [by_row[number].state for number in sorted(written)]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(sorted(states)))
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>The lectures, measured</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{style}</style></head><body>'
-        f"<h1>The lectures, measured</h1><p>{len(states)} rows: {counts}. saccade {__version__}.</p>"
-        f'<nav>{links}<a href="#errata">Errata</a><a href="#papers">Papers</a><a href="#code">Code</a></nav>'
-        f"{''.join(sections)}{_build_errata(get_errata(lectures), by_row, written)}{_build_papers()}"
-        f"{sources.build_section()}</body></html>\n"
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>The lectures, measured · saccade</title>'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}"><meta name="color-scheme" content="light dark">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{style}</style></head><body>'
+        f'<header class="top"><div class="brand">saccade</div>{THEME_SWITCH}</header><main>'
+        f'<h1>The lectures, measured</h1><p class="why">{len(states)} claims: {counts}. saccade {__version__}.</p>'
+        f'<nav>{links}<a href="#errata">Errata</a><a href="#papers">Papers</a><a href="#notes">Lecture notes</a>'
+        f'<a href="#code">Code</a></nav>'
+        f"{''.join(sections)}{_build_errata(lectures, by_row, written)}{_build_papers()}{_build_legend()}"
+        f"{sources.build_section()}</main></body></html>\n"
     )
 
 
 def _build_lecture(
-    name: str,
-    title: str,
+    notes: Notes,
     by_row: dict[int, Outcome],
     written: set[int],
     figures: dict[int, str],
     sources: SourceFiles,
 ) -> str:
-    """Build the section of one lecture; rows that an earlier lecture already has are only linked."""
+    """Build the section of one set of notes; rows that an earlier section already has are only linked."""
     parts = []
-    for row in catalogue.get_rows_in_order(name):
+    for row in catalogue.get_rows_in_order(notes.code):
         if row.row in written:
             parts.append(
-                f'<article><header><h3><a href="#row-{row.row}">Row {row.row}</a></h3><span class="where">'
-                f"{escape(row.where)}</span></header><p>{escape(row.sentence)}</p></article>"
+                f'<article><header><h3><a href="#row-{row.row}">Row {row.row}</a></h3>{_build_sources(row.where)}'
+                f"</header><p>{escape(row.sentence)}</p></article>"
             )
             continue
         written.add(row.row)
         parts.append(_build_row(by_row[row.row], figures.get(row.row, ""), sources))
-    return f'<section id="{name}"><h2>{name}: {escape(title)}</h2>{"".join(parts)}</section>'
+    by = f'<p class="why">{escape(notes.by)}</p>' if notes.by else ""
+    return f'<section id="{notes.code}"><h2>{escape(notes.title)}</h2>{by}{"".join(parts)}</section>'
+
+
+def _build_sources(where: str) -> str:
+    """Build links from the short names of places in the notes to the titles of the notes."""
+    return f'<span class="where">{", ".join(map(_build_source, parse_sources(where)))}</span>'
+
+
+def _build_source(source: Source) -> str:
+    return f'<a href="#notes-{source.notes.code}" title="{escape(str(source))}">{escape(source.code)}</a>'
+
+
+def _build_legend() -> str:
+    items = "".join(
+        f'<dt id="notes-{code}">{code}</dt><dd>{escape(notes.full_title)}; {notes.kind}</dd>'
+        for code, notes in load_notes().items()
+    )
+    explanation = "<p>S3:121 is line 121 of a plain-text transcription of the notes S3.</p>"
+    return f'<section id="notes"><h2>Lecture notes</h2>{explanation}<dl>{items}</dl></section>'
 
 
 def _build_row(item: Outcome, figure: str, sources: SourceFiles) -> str:
     row = item.row
     kind = item.state if item.state in ("holds", "fails") else ""
     head = (
-        f'<header><h3>Row {row.row}</h3><span class="where">{escape(row.where)}</span>'
+        f"<header><h3>Row {row.row}</h3>{_build_sources(row.where)}"
         f'<span class="state {kind}">{item.state}</span></header><p>{escape(row.sentence)}</p>'
     )
     if row.measure is None:
         return f'<article id="row-{row.row}">{head}<p class="why">{_format_prose(row.why)}</p></article>'
-    body = to_mathml(row.formula)
+    body = _build_scroll_box(to_mathml(row.formula), "Formula")
     if item.result is not None:
         body += _build_comparison_table(item.result.comparisons) + figure
         body += _build_notes_table(item.result.table)
@@ -123,12 +157,14 @@ def _build_row(item: Outcome, figure: str, sources: SourceFiles) -> str:
 
 def _build_comparison_table(compared: Sequence[Comparison]) -> str:
     lines = [
-        f'<tr class="{"holds" if item.holds else "fails"}"><td>{escape(item.what)}</td>{_build_cell(item.expected)}'
-        f"{_build_cell(item.measured)}<td>{escape(item.tolerance)}</td></tr>"
+        f'<tr class="{"holds" if item.holds else "fails"}"><th scope="row">{escape(item.what)}</th>'
+        f"{_build_cell('expected', format_number(item.expected))}"
+        f"{_build_cell('measured', format_number(item.measured))}{_build_cell('agreement', item.tolerance)}</tr>"
         for item in compared
     ]
-    head = "<tr><th></th><th>expected</th><th>measured</th><th>agreement</th></tr>"
-    return f'<table class="compared">{head}{"".join(lines)}</table>'
+    names = ("compared", "expected", "measured", "agreement")
+    head = "".join(f'<th scope="col">{name}</th>' for name in names)
+    return f'<table class="compared"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
 
 
 def _build_notes_table(table: Sequence[Sequence[str]]) -> str:
@@ -136,39 +172,57 @@ def _build_notes_table(table: Sequence[Sequence[str]]) -> str:
     if not table:
         return ""
     titles, *lines = [[escape(cell) for cell in line] for line in table]
-    head = "".join(f"<th>{cell}</th>" for cell in titles)
+    head = "".join(f'<th scope="col">{cell}</th>' for cell in titles)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in line)}</tr>" for line in lines)
-    return f"<table><tr>{head}</tr>{body}</table>"
+    table_text = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return _build_scroll_box(table_text, "Table of the notes")
 
 
-def _build_cell(value: float | int | str) -> str:
-    return f'<td class="number">{escape(format_number(value))}</td>'
+def _build_scroll_box(content: str, name: str) -> str:
+    """Build a box that scrolls sideways, by the keyboard too, where the screen is narrower than its content."""
+    return f'<div class="wide" tabindex="0" role="group" aria-label="{name}">{content}</div>'
+
+
+def _build_cell(name: str, text: str) -> str:
+    return f'<td class="number" data-name="{name}">{escape(text)}</td>'
 
 
 def _format_prose(text: str) -> str:
-    """Convert text with commands in backquotes to HTML."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+    """Convert text with commands in backquotes, and with places in the notes, to HTML."""
+    marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+    return PLACE.sub(lambda found: _build_source(parse_sources(found[0])[0]), marked)
 
 
-def _build_errata(mistakes: Sequence[Erratum], by_row: dict[int, Outcome], written: set[int]) -> str:
-    lines = []
-    for item in mistakes:
-        lines.append(
-            f"<tr><td>{escape(item.where)}</td><td>{_format_prose(item.says)}</td><td>{_format_prose(item.right)}</td>"
-            f"<td>{_format_decision(item, by_row, written)}</td></tr>"
-        )
-    head = "<tr><th>where</th><th>the notes say</th><th>right is</th><th>what decides</th></tr>"
-    return f'<section id="errata"><h2>Errata</h2><table>{head}{"".join(lines)}</table></section>'
+def _build_errata(lectures: Sequence[str], by_row: dict[int, Outcome], written: set[int]) -> str:
+    """Build the mistakes of each set of notes: what the notes say, what is right, and what decides."""
+    parts = []
+    listed: set[str] = set()
+    for code in lectures:
+        mistakes = [item for item in get_errata([code]) if item.where + item.says not in listed]
+        listed |= {item.where + item.says for item in mistakes}
+        cards = "".join(_build_erratum(item, by_row, written) for item in mistakes)
+        parts.append(f"<h3>{escape(load_notes()[code].title)}</h3>{cards}" if cards else "")
+    return f'<section id="errata"><h2>Errata</h2>{"".join(parts)}</section>'
+
+
+def _build_erratum(item: Erratum, by_row: dict[int, Outcome], written: set[int]) -> str:
+    entries = (
+        ("The notes say", _format_prose(item.says)),
+        ("Right is", _format_prose(item.right)),
+        ("Decided by", _format_decision(item, by_row, written)),
+    )
+    lines = "".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in entries)
+    return f'<article class="erratum">{_build_sources(item.where)}<dl>{lines}</dl></article>'
 
 
 def _format_decision(item: Erratum, by_row: dict[int, Outcome], written: set[int]) -> str:
     if not item.row:
-        return escape(item.source)
+        return _format_prose(item.source)
     link = f'<a href="#row-{item.row}">row {item.row}</a>' if item.row in written else f"row {item.row}"
     compared = find_decision(item, by_row)
     if compared is None:
         return link
-    return f"{link}: {escape(compared.what)}: {escape(format_number(compared.measured))}"
+    return f"{link}, {_format_prose(compared.what)}: {escape(format_number(compared.measured))}"
 
 
 def _build_papers() -> str:
@@ -227,7 +281,8 @@ class SourceFiles:
         listing = escape("".join(text))
         return (
             f'<p class="code">Blocks: {", ".join(dict.fromkeys(blocks)) or "of PyTorch"}</p>'
-            f"<details><summary>How it is measured: {own}</summary><pre>{listing}</pre></details>"
+            f'<details><summary>How it is measured</summary><p class="code">{own}</p>'
+            f'<pre tabindex="0">{listing}</pre></details>'
         )
 
     def _build_link(self, item: Any) -> str:
@@ -247,7 +302,7 @@ class SourceFiles:
                 f'<span id="{name}-{i}"><a href="#{name}-{i}">{i}</a>{escape(line)}</span>'
                 for i, line in enumerate(lines, 1)
             )
-            parts.append(f"<details><summary>{name}</summary><pre>{numbered}</pre></details>")
+            parts.append(f'<details><summary>{name}</summary><pre tabindex="0">{numbered}</pre></details>')
         return f'<section id="code" class="sources"><h2>Code</h2>{"".join(parts)}</section>'
 
 

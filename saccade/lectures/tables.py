@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -37,6 +38,7 @@ class Size(NamedTuple):
     training: str = ""
 
 
+@cache
 def read_table(name: str) -> dict[str, Any]:
     """Read a TOML file of this package."""
     return tomllib.loads(files(__package__).joinpath(name).read_text("utf-8"))

@@ -12,7 +12,8 @@ from saccade.layers.attention.scores import AttentionLayer, attend, dot, scaled_
 from saccade.predict.predictors.predictor import Predictor
 
 Trace = dict[str, Tensor]
-MAX_COLUMNS = 8  # printed columns of a matrix
+CELL_WIDTH = 8  # columns of the terminal for a number
+DEFAULT_WIDTH = 80  # of lines where the output is no terminal
 WEIGHT_NAMES = ("W_Q", "W_K", "W_V")
 MATRICES = {  # in the order of computation: symbolic shape, and description
     "X": ("N_X x D_X", "input vectors, one row for each word"),
@@ -104,29 +105,35 @@ def get_module_name(predictor: Predictor, attention: SelfAttention) -> str:
     return next(name for name, module in predictor.model.named_modules() if module is attention)
 
 
-def format_trace(trace: Trace, words: list[str] | None = None) -> str:
-    """Format every matrix with its name, symbolic and actual shape, and values."""
+def format_trace(trace: Trace, words: list[str] | None = None, *, width: int | None = None) -> str:
+    """Format every matrix with its name, symbolic and actual shape, and all its values, in lines of at most `width`."""
     parts = []
     for name, matrix in trace.items():
         (letters, meaning), size = MATRICES[name], f"{matrix.shape[0]} x {matrix.shape[1]}"
-        beside = None if name in WEIGHT_NAMES else words
-        parts.append(f"{name}  {meaning}  ({letters} = {size})\n{_format_rows(matrix, beside)}")
+        rows = None if name in WEIGHT_NAMES else words
+        columns = words if letters.endswith("x N_X") else None
+        values = _format_values(matrix, rows, columns, DEFAULT_WIDTH if width is None else width)
+        parts.append(f"{name}  {meaning}  ({letters} = {size})\n{values}")
     return "\n\n".join(parts)
 
 
-def _format_rows(matrix: Tensor, words: list[str] | None) -> str:
-    """Format at most eight columns, with a note on omitted columns and whether they are all zero."""
+def _format_values(matrix: Tensor, rows: list[str] | None, columns: list[str] | None, width: int) -> str:
+    """Format a matrix in blocks of as many columns as fit, each below the names or numbers of its columns."""
     full = matrix.shape[1]
     used = int((matrix.abs().sum(0) > 0).nonzero().max()) + 1 if bool(matrix.abs().sum() > 0) else full
-    columns = min(used, MAX_COLUMNS)
-    rest = full - columns
-    more = "" if not rest else f"  … {rest} more, all 0" if columns == used else f"  … {rest} more"
-    width = max(map(len, words)) if words else 0
+    names = columns or [str(number) for number in range(1, full + 1)]
+    cell = max(CELL_WIDTH, *map(len, names)) + 1
+    margin = 2 + max(map(len, rows)) if rows else 1
+    count = max(1, (width - margin) // cell)
     lines = []
-    for index, row in enumerate(matrix[:, :columns].tolist()):
-        name = f"  {words[index]:<{width}}" if words else " "
-        lines.append(f"{name} {' '.join(f'{_format_number(value):>8}' for value in row)}{more}")
-    return "\n".join(lines)
+    for first in range(0, used, count):
+        last = min(first + count, used)
+        if columns or used > count:
+            lines.append(" " * margin + "".join(name.rjust(cell) for name in names[first:last]))
+        for index, row in enumerate(matrix[:, first:last].tolist()):
+            label = f"  {rows[index]}" if rows else ""
+            lines.append(label.ljust(margin) + "".join(_format_number(value).rjust(cell) for value in row))
+    return "\n".join([*lines, *([f"  columns {used + 1} to {full} are 0"] if used < full else [])])
 
 
 def _format_number(value: float) -> str:

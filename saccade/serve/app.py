@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import mimetypes
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from saccade.config.schema import Decoding
 from saccade.errors import SaccadeError
 from saccade.predict.decode import prepare_at_once
 from saccade.predict.predictors.predictor import Predictor
+from saccade.runs import read_example_file
 from saccade.serve.attention import compute_attention_json
 from saccade.serve.bodies import AttentionBody, AttentionForm, Body, FormBody, PredictBody, format_validation_error
 from saccade.serve.clients import get_client_key
@@ -26,8 +28,18 @@ from saccade.serve.guard import INTERNAL_ERROR, Guard
 from saccade.serve.limits import Limits, RequestError
 from saccade.serve.metrics import Metrics
 from saccade.serve.pages import add_pages
-from saccade.serve.schema import ATTENTION, FAILURES, MODELS, PREDICTIONS, add_models_and_security, build_form_schema
-from saccade.serve.served import ServedModel, check_servable
+from saccade.serve.schema import (
+    ATTENTION,
+    EXAMPLE,
+    EXAMPLE_TYPES,
+    FAILURES,
+    MODELS,
+    OTHER_TYPE,
+    PREDICTIONS,
+    add_models_and_security,
+    build_form_schema,
+)
+from saccade.serve.served import ServedModel, check_servable, find_examples
 from saccade.serve.uploads import build_form_route, read_form
 from saccade.serve.worker import Worker, format_timeout_message
 
@@ -38,15 +50,16 @@ TEXT_INPUT_HINT = "text; send JSON with the key input"
 class Api:
     """State shared by all routes: models, limits and metrics."""
 
-    def __init__(self, predictors: Mapping[str, Predictor], limits: Limits) -> None:
+    def __init__(self, predictors: Mapping[str, Predictor], limits: Limits, *, examples: bool) -> None:
         self.limits, self.metrics = limits, Metrics()
-        self.models = {name: self._build_served_model(name, predictor) for name, predictor in predictors.items()}
+        self.models = {name: self._build_served_model(name, each, examples) for name, each in predictors.items()}
         self.decoders = FileDecoder(limits)
 
-    def _build_served_model(self, name: str, predictor: Predictor) -> ServedModel:
+    def _build_served_model(self, name: str, predictor: Predictor, examples: bool) -> ServedModel:
         prepare_at_once(predictor.model)
         worker = Worker(name, predictor, limits=self.limits, metrics=self.metrics)
-        return ServedModel(name, predictor, DecodingSettings(predictor.recipe), worker)
+        found = find_examples(predictor) if examples else []
+        return ServedModel(name, predictor, DecodingSettings(predictor.recipe), worker, found)
 
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
@@ -58,6 +71,16 @@ class Api:
         for model in self.models.values():
             await asyncio.to_thread(model.worker.stop)
         await asyncio.to_thread(self.decoders.stop)
+
+    def read_example(self, name: str) -> Response:
+        """Read the file of a model's validation example."""
+        model = self.models.get(name)
+        files = [item["file"] for item in model.examples if "file" in item] if model else []
+        data = read_example_file(model.predictor.path, files[0]) if model and files else b""
+        if not data:
+            raise RequestError(404, f"no model called {name[:60]!r} has an example file; see /v1/models")
+        kind = mimetypes.guess_type(files[0])[0] or ""
+        return Response(data, media_type=kind if kind in EXAMPLE_TYPES else OTHER_TYPE)
 
     def select_model(self, body: Body) -> tuple[ServedModel, Decoding]:
         name = next(iter(self.models)) if body.model is None else body.model
@@ -190,11 +213,16 @@ def format_event(content: Mapping[str, Any], name: str = "") -> str:
     return (f"event: {name}\n" if name else "") + f"data: {json.dumps(content)}\n\n"
 
 
-def create_app(predictors: Mapping[str, Predictor], *, token: str = "", limits: Limits | None = None) -> Guard:
-    """Create the ASGI application; without a token it answers only requests from this machine."""
+def create_app(
+    predictors: Mapping[str, Predictor], *, token: str = "", limits: Limits | None = None, examples: bool = True
+) -> Guard:
+    """Create the ASGI application; without a token it answers only requests from this machine.
+
+    examples: whether the page shows validation examples of the runs.
+    """
     check_servable(predictors)
     limits = limits or Limits()
-    api = Api(predictors, limits)
+    api = Api(predictors, limits, examples=examples)
     app = FastAPI(
         title="saccade", version=__version__, lifespan=api.lifespan, docs_url=None, redoc_url=None,
         exception_handlers=build_exception_handlers(),
@@ -204,6 +232,11 @@ def create_app(predictors: Mapping[str, Predictor], *, token: str = "", limits: 
     async def models() -> Response:
         """List the served models; the first one is used where a request names none."""
         return JSONResponse({"models": [model.describe() for model in api.models.values()]})
+
+    @app.get("/v1/examples/{model}", response_class=Response, responses=EXAMPLE)
+    def example(model: str) -> Response:
+        """Read the file of a model's validation example."""
+        return api.read_example(model)
 
     for path, of_text, of_files, form, answers in (
         ("/v1/predict", api.predict, api.predict_files, FormBody, PREDICTIONS),

@@ -66,6 +66,12 @@ MODEL_PROPERTIES = {
         "items": TEXT,
         "description": "decoding settings on the page; null: those of a search",
     },
+    "languages": {"type": "array", "items": TEXT, "description": "language codes of inputs and outputs, where known"},
+    "examples": {
+        "type": "array",
+        "items": {"type": "object", "additionalProperties": TEXT},
+        "description": "validation examples of the run: input, question, reference; `file` is in /v1/examples/{model}",
+    },
     "max_length": {"type": "integer", "description": "maximum tokens of a sequence, including <end>"},
     "settings": {"type": "object", "description": "default decoding settings"},
 }
@@ -78,6 +84,13 @@ FILES = {
     "description": "image or audio files; for attention, exactly one",
 }
 ERROR = {"type": "object", "properties": {"error": TEXT}, "required": ["error"]}
+
+EXAMPLE_TYPES = ("image/png", "image/jpeg", "image/webp", "audio/x-wav", "audio/wav", "audio/flac", "audio/mpeg")
+OTHER_TYPE = "application/octet-stream"  # of files that a browser must not show by itself
+EXAMPLE: Responses = {
+    200: {"description": "The image or audio file.", "content": {kind: {} for kind in (*EXAMPLE_TYPES, OTHER_TYPE)}},
+    404: {"description": "The model has no such example.", "content": {"application/json": {"schema": ERROR}}},
+}
 
 
 def build_list_schema(name: str, items: dict[str, Any]) -> dict[str, Any]:

@@ -1,14 +1,18 @@
 """A served model: its predictor, settings and worker, and its description for clients."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from saccade.config.schema import Recipe
 from saccade.errors import SaccadeError
 from saccade.predict.outputs import Hypothesis
 from saccade.predict.predictors.predictor import Predictor
 from saccade.predict.predictors.questions import Question
 from saccade.predict.search.mask_predict import is_non_autoregressive
+from saccade.runs import read_examples
 from saccade.serve.bodies import FormBody
 from saccade.serve.decoding import DecodingSettings
 from saccade.serve.worker import Worker
@@ -22,6 +26,7 @@ class ServedModel:
     predictor: Predictor
     settings: DecodingSettings
     worker: Worker
+    examples: Sequence[Mapping[str, str]] = ()  # validation examples that the page shows
 
     @property
     def medium(self) -> str:
@@ -56,9 +61,29 @@ class ServedModel:
             "at_once": is_non_autoregressive(self.predictor.model.writer),
             "input_label": recipe.task.input_label,
             "page_settings": recipe.task.page_settings,
+            "languages": list(find_languages(recipe)),
+            "examples": list(self.examples),
             "max_length": recipe.data.max_length,
             "settings": recipe.predict.model_dump(mode="json"),
         }
+
+
+def find_examples(predictor: Predictor) -> list[dict[str, str]]:
+    """Find the validation examples of a model's run that suit its inputs."""
+    needed = {"file"} if predictor.medium else {"input"}
+    needed |= {"question"} if "question" in predictor.fields else set()
+    found = read_examples(predictor.path) if predictor.path != Path() else []
+    return [item for item in found if needed <= item.keys()]
+
+
+def find_languages(recipe: Recipe) -> tuple[str, ...]:
+    """Find the languages of inputs and outputs, by `data.filter` or the suffixes of files: train.en, train.de."""
+    if recipe.data.filter.languages:
+        return recipe.data.filter.languages
+    files = recipe.data.train[0].files if recipe.data.train else ()
+    suffixes = tuple(Path(file).suffix[1:] for file in files)
+    is_pair = len(files) == 2 and len({Path(file).stem for file in files}) == 1
+    return suffixes if is_pair and all(re.fullmatch("[a-z]{2}", suffix) for suffix in suffixes) else ()
 
 
 def list_form_fields(predictor: Predictor) -> list[str]:

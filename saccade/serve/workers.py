@@ -44,6 +44,7 @@ class WorkerSettings:
     engine: str = "auto"
     precision: str = "auto"
     plugins: Sequence[str] = ()
+    examples: bool = True  # whether the page shows validation examples of the runs
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "WorkerSettings":
@@ -219,9 +220,9 @@ def build_worker(settings: WorkerSettings) -> tuple[Any, list[str]]:
     ]
     limits = replace(settings.limits, max_body_bytes=settings.max_body_bytes or get_max_body_bytes(predictors))
     models = dict(zip(settings.names, predictors, strict=True))
-    return create_server(create_app(models, token=settings.token, limits=limits), limits), list_form_fields(
-        predictors[0]
-    )
+    return create_server(
+        create_app(models, token=settings.token, limits=limits, examples=settings.examples), limits
+    ), list_form_fields(predictors[0])
 
 
 if __name__ == "__main__":

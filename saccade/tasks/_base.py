@@ -224,6 +224,9 @@ class BaseTask:
     ) -> Pairs:
         return self.read_pairs(predictor.recipe, corpora, synthetic_count=synthetic_count)[:count]
 
+    def make_example(self, text: str) -> tuple[str, str]:
+        return text, ""
+
     def get_input_title(self, source: str) -> str:
         return source
 
@@ -261,10 +264,6 @@ class DocumentTask(BaseTask):
             self.make_example(text)
             for text in islice(iterate_documents(predictor.recipe, corpora, synthetic_count=synthetic_count), count)
         ]
-
-    def make_example(self, text: str) -> tuple[str, str]:
-        """Make an input and its reference from a document."""
-        raise NotImplementedError
 
 
 def mask_word(text: str, gap: str) -> tuple[str, str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,12 +13,23 @@ import torch
 import saccade
 from saccade.config.metric import list_built_in
 from saccade.config.schema import Corpus, Recipe
+from saccade.data.tokenization.text_pairs import SEPARATOR
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
 from saccade.files import atomic_replace, atomic_write
 from saccade.model.run import read_weights
-from saccade.runs import CARD, METRICS, get_number, read_metrics
+from saccade.runs import (
+    CARD,
+    EXAMPLE_FILE,
+    EXAMPLES,
+    MAX_EXAMPLE_BYTES,
+    MAX_EXAMPLES,
+    METRICS,
+    get_number,
+    read_metrics,
+)
 from saccade.train import checkpoint
+from saccade.train.attention_watch import decode_stored_examples
 from saccade.train.average import Weights, average_checkpoints
 from saccade.train.folder import write_filter_report
 from saccade.train.session import Session, select_averaged_steps
@@ -44,8 +56,37 @@ def finish(s: Session) -> None:
             for report in s.filtered["train"]:
                 s.log.print_line(report.format_note("document"))
         plot_loss(s.run)
+        if s.recipe.train.keep_examples:
+            write_examples(s.run, choose_examples(s), is_media=bool(s.recipe.reader.medium))
         atomic_write(s.run / CARD, format_model_card(s, chosen).encode())
     s.log.print_line(f"{chosen.description}; {s.progress.seconds / 60:.1f} minutes; the run is in {s.run}")
+
+
+def choose_examples(s: Session) -> list[tuple[str, str]]:
+    """Choose the first validation examples, each with its reference; documents become an input and what follows."""
+    has_documents = s.recipe.task.learns_from_documents and not s.recipe.reader.medium and s.valid is not None
+    if s.valid_pairs or not has_documents:
+        return s.valid_pairs[:MAX_EXAMPLES]
+    pairs = decode_stored_examples(s)[:MAX_EXAMPLES]
+    return [
+        (source, target) if target else s.recipe.task.make_example(source) for source, target in pairs if source.strip()
+    ]
+
+
+def write_examples(run: Path, pairs: Sequence[tuple[str, str]], *, is_media: bool) -> None:
+    """Write validation examples for the page of `saccade serve`; of files only the first, with a copy of it."""
+    examples: list[dict[str, str]] = []
+    if is_media:
+        for source, reference in pairs[:1]:
+            name, _, question = source.partition(SEPARATOR)
+            if (file := Path(name)).is_file() and file.stat().st_size <= MAX_EXAMPLE_BYTES:
+                stored = EXAMPLE_FILE + file.suffix.lower()
+                atomic_write(run / stored, file.read_bytes())
+                examples.append({"file": stored, "question": question, "reference": reference})
+    else:
+        examples = [{"input": source, "reference": reference} for source, reference in pairs]
+    if examples:
+        atomic_write(run / EXAMPLES, json.dumps(examples, ensure_ascii=False, indent=1).encode("utf-8", "replace"))
 
 
 def choose_weights(s: Session) -> FinalWeights:

@@ -157,7 +157,8 @@ def decode_and_score(s: Session, scoring: Scoring) -> dict[str, float | str]:
     signature = dict[str, str]()
     values = dict[str, float]()
     if s.ranks.is_main:
-        s.log.write_samples(s.progress.step, s.valid_pairs, outputs)
+        if s.recipe.train.keep_examples:
+            s.log.write_samples(s.progress.step, s.valid_pairs, outputs)
         scores = scoring.score_fn(texts, outputs, references)
         values = {name: float(scores[name].value) for name in scoring.names}
         signature = {"signature": scores["bleu"].signature} if "bleu" in scores else {}

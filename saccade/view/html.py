@@ -14,6 +14,7 @@ from saccade.view.codec import pack_document
 
 ENTRY_MODULE = "main.js"
 SCHEMA = 1
+FRAME_HEIGHT = 960  # pixels; the heads of an input of 18 tokens and all controls fit, longer ones scroll
 # The browser then blocks every network request of the page.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w.]+)";\n', re.MULTILINE)
@@ -30,7 +31,7 @@ PAGE = """<!doctype html>
 <style>
 {style}</style>
 </head>
-<body class="saccade-alone">
+<body class="{place}">
 <main id="saccade"></main>
 <noscript>This page needs JavaScript, which is disabled.</noscript>
 <script type="application/json" id="document">{data}</script>
@@ -43,11 +44,12 @@ PAGE = """<!doctype html>
 """
 
 
-def build_page(document: Mapping[str, Any]) -> str:
+def build_page(document: Mapping[str, Any], *, place: str = "saccade-alone") -> str:
     """Build the page of an attention document, whose weights are nested lists or arrays."""
     if document.get("schema") != SCHEMA:
         raise SaccadeError(f"the page shows attention documents of schema {SCHEMA}, got {document.get('schema')!r}")
-    return _build_standalone(pack_document(document), title=document.get("title") or "attention", styles=["page.css"])
+    title = document.get("title") or "attention"
+    return _build_standalone(pack_document(document), title=title, styles=["page.css"], place=place)
 
 
 def build_training_page(history: Mapping[str, Any]) -> str:
@@ -56,20 +58,31 @@ def build_training_page(history: Mapping[str, Any]) -> str:
     return _build_standalone(history, title=title, styles=["page.css", "watch.css"], entry="watch_saved.js")
 
 
-def _build_standalone(data: Mapping[str, Any], *, title: str, styles: Sequence[str], entry: str = ENTRY_MODULE) -> str:
+def _build_standalone(
+    data: Mapping[str, Any],
+    *,
+    title: str,
+    styles: Sequence[str],
+    entry: str = ENTRY_MODULE,
+    place: str = "saccade-alone",
+) -> str:
     """Build a self-contained page that calls `mount` of the entry module with the data."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return PAGE.format(
         policy=POLICY, title=escape(f"{title} · saccade"), style="\n".join(map(_read, styles)), data=text,
-        script=bundle(entry), entry=f"${_stem(entry)}",
+        script=bundle(entry), entry=f"${_stem(entry)}", place=place,
     )  # fmt: skip
 
 
-def build_iframe(document: Mapping[str, Any], *, height: int = 720) -> str:
-    """Build the page as a sandboxed iframe for notebooks, isolated from the notebook's own scripts and styles."""
+def build_iframe(document: Mapping[str, Any], *, height: int = FRAME_HEIGHT) -> str:
+    """Build the page as a sandboxed iframe for notebooks, isolated from the notebook's own scripts and styles.
+
+    Its lower edge can be pulled down.
+    """
+    page = escape(build_page(document, place="saccade-alone saccade-frame"))
     return (
-        f'<iframe title="attention page" sandbox="allow-scripts" srcdoc="{escape(build_page(document))}" '
-        f'style="width:100%;height:{height}px;border:0;border-radius:8px"></iframe>'
+        f'<iframe title="attention page" sandbox="allow-scripts" srcdoc="{page}" '
+        f'style="width:100%;height:{height}px;border:0;border-radius:8px;resize:vertical"></iframe>'
     )
 
 

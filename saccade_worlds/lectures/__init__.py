@@ -1,4 +1,4 @@
-"""Checks of the lecture rows about navigation and reinforcement learning."""
+"""Checks of the claims about navigation and reinforcement learning."""
 
 from saccade_worlds.lectures import navigation, reinforcement
 

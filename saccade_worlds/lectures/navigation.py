@@ -73,6 +73,7 @@ def prepare_walks() -> Walked:
     "Listen, attend and walk (Mei et al. 2016) maps instructions to actions in a world.",
     formula=r"z_t = \sum_j \alpha_{tj} (x_j; h_j)",
     code=(TokenReader, ActionWriter),
+    recipes=("listen-attend-walk",),
     breaks=(
         "uniform-attention",
         "aligner-without-words",

@@ -82,6 +82,7 @@ def prepare_episodes() -> Trained:
     "Show, attend and interact (Qureshi et al. 2017) maps pictures to a robot's actions with a recurrent Q-network.",
     formula=r"y_t = r_t + \gamma Q'(s_{t+1}, \mathrm{argmax}_a Q(s_{t+1}, a))",
     code=(ValuesWriter, temporal_difference_loss, Replay, MovingAverage),
+    recipes=("show-attend-interact", "show-attend-interact-streams"),
     breaks=(
         "uniform-attention",
         "attention-without-gradient",

@@ -1,6 +1,7 @@
 """`saccade lectures`: list, run, audit, trace, report."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,9 +15,11 @@ from saccade.lectures import catalogue
 from saccade.lectures.attention import scores
 from saccade.lectures.catalogue import find_row
 from saccade.lectures.claims import build_result, expect_equal
+from saccade.lectures.listing import format_claim, list_claims
 from saccade.lectures.scale import complexity
+from saccade.lectures.sources import parse_sources
 from saccade.lectures.tables import read_table
-from saccade.lectures.trace import trace_run
+from saccade.lectures.trace import format_trace, trace_run
 from saccade.predict.predictors.predictor import Predictor
 
 
@@ -34,17 +37,50 @@ def test_list_shows_every_claim_under_its_topic(cli):
     topics = [line for line in lines if line and not line.startswith(" ")][:-1]
     assert topics == list(read_table("rows.toml")["topics"])
     assert sorted(int(line.split()[0]) for line in lines if line.startswith(" ")) == [*range(1, 120)]
-    assert "   22  -        Review: sequence to sequence with attention." in lines
-    assert lines[-1] == "106 are checked by `saccade lectures run`, 7 more, which train a model, with --train"
+    assert "   22  Sequence to sequence learning with attention is reviewed. [prose]" in lines
+    assert lines[-1].startswith("`saccade lectures run` checks 106 of them; with --train 7 more")
+    assert not re.search(r"S\d:\d", result.out)
+
+
+def test_list_with_sources_names_the_notes(cli):
+    out = cli("lectures", "list", "--sources").out
+    assert "\n   15  Attention weights lie between 0 and 1 and sum to 1; padding gets exactly 0. (S3:129)\n" in out
+    assert "\nS3  Lecture 17: Attention; slides, annotated in Chinese\n" in out
+
+
+def test_list_of_a_recipe_has_the_claims_of_its_topics_and_its_own(cli):
+    found = json.loads(cli("lectures", "list", "--recipe", "transformer", "--json").out)
+    assert [item["row"] for item in found] == [*range(57, 87), 88]
+    found = json.loads(cli("lectures", "list", "--recipe", "listen-attend-walk", "--json").out)
+    assert [item["row"] for item in found] == [31]  # declared by the plugin
+
+
+def test_a_recipe_without_claims_is_reported(cli):
+    result = cli("lectures", "list", "--recipe", "llama")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("error: no claim of the lecture notes is about a recipe 'llama'; `saccade recipes`")
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_claims_are_wrapped_to_the_width_of_the_terminal(width):
+    claims = list_claims()
+    lines = [line for one in claims for line in format_claim(one, sources=True, width=width).splitlines()]
+    assert max(map(len, lines)) <= width
+    assert len(lines) > len(claims)
 
 
 def test_the_list_is_read_from_the_source_as_the_catalogue_imports_it(cli):
     found = json.loads(cli("lectures", "list", "--json").out)
     expected = [
-        (row.row, row.sentence, row.where, row.measure is not None, row.trains) for row in catalogue.load_rows()
+        (row.row, row.sentence, row.measure is not None, row.trains, [str(one) for one in parse_sources(row.where)])
+        for row in catalogue.load_rows()
     ]
     durations = {"seconds": (True, False), "minutes": (True, True), "-": (False, False)}
-    assert [(item["row"], item["sentence"], item["where"], *durations[item["duration"]]) for item in found] == expected
+    assert [(item["row"], item["sentence"], *durations[item["duration"]]) for item in found] == [
+        row[:4] for row in expected
+    ]
+    named = [[f"{one['notes']}, {one['lines'].replace(',', ', ')}" for one in item["sources"]] for item in found]
+    assert named == [[re.sub(", lines? (?=[\\d, -]+$)", ", ", one) for one in row[4]] for row in expected]
 
 
 def test_the_list_imports_neither_torch_nor_the_checks():
@@ -76,7 +112,13 @@ def test_run_of_a_table_prints_it(cli):
 def test_run_for_programs(cli):
     [found] = json.loads(cli("lectures", "run", 44, "--json").out)
     assert found["state"] == "holds"
-    assert found["lecture"] == "S1:80-111,135"
+    assert found["sources"] == [
+        {
+            "notes": "Transformers (1) (COMP3361, week 4, Lingpeng Kong, The University of Hong Kong)",
+            "code": "S1",
+            "lines": "80-111,135",
+        }
+    ]
     assert {"what", "expected", "measured", "tolerance", "holds"} == set(found["compared"][0])
 
 
@@ -84,7 +126,7 @@ def test_a_row_that_fails_is_exit_code_1(cli, monkeypatch):
     monkeypatch.setattr(scores, "scaled_dot", scores.dot)
     result = cli("lectures", "run", 37)
     assert result.code == 1
-    assert "row 37, S3:463-484,507: fails" in result.out
+    assert "row 37: fails" in result.out
     assert "FAILS  largest difference" in result.out
 
 
@@ -93,7 +135,7 @@ def test_a_row_that_raises_fails_and_the_others_still_run(cli, monkeypatch):
     result = cli("lectures", "run", 37, 44)
     assert result.code == 1
     assert "TypeError" in result.out
-    assert "row 44, S1:80-111,135: holds" in result.out
+    assert "row 44: holds" in result.out
 
 
 def test_a_wrong_row_is_exit_code_2(cli):
@@ -105,7 +147,7 @@ def test_a_wrong_row_is_exit_code_2(cli):
 def test_a_row_without_a_check_says_why(cli):
     result = cli("lectures", "run", 22)
     assert result.code == 0
-    assert "row 22, S4:12: prose" in result.out
+    assert "row 22: prose" in result.out
 
 
 def test_audit_shows_what_each_row_notices(cli, few):
@@ -164,6 +206,27 @@ def test_trace_prints_numbers_that_can_be_checked_by_hand(cli):
     assert "       112       96" in out
     assert "        14       12" in out
     assert "    0.8808   0.1192" in out
+
+
+def test_run_with_sources_names_the_notes(cli):
+    out = cli("lectures", "run", 22, "--sources").out
+    assert "\n    S4:12: How Transformer Model Works (Jaegul Choo, KAIST), line 12\n" in out
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_trace_shows_every_column_within_the_width(width):
+    matrix, words = torch.arange(12.0).reshape(2, 6) / 7 + 1000.1, ["one", "long-word"]
+    text = format_trace({"X": matrix, "A": matrix[:, :2]}, words, width=width)
+    shown = [float(number) for number in re.findall(r"\d+\.\d{4}", text.partition("\n\n")[0])]
+    torch.testing.assert_close(sorted(shown), matrix.flatten().tolist(), atol=1e-4, rtol=0)
+    values = [line for line in text.splitlines() if "  (N_" not in line]
+    assert max(map(len, values)) <= width
+    assert text.splitlines()[-3].split() == words  # the columns of weights are named by the words
+
+
+def test_columns_of_zeros_are_only_counted():
+    text = format_trace({"Q": torch.tensor([[1.0, 2.0, 0.0, 0.0]])})
+    assert text.splitlines()[1:] == ["         1        2", "  columns 3 to 4 are 0"]
 
 
 def test_trace_of_a_run_names_its_letters(cli, run):

@@ -4,8 +4,9 @@ import pytest
 
 from saccade.errors import SaccadeError
 from saccade.lectures import tables
-from saccade.lectures.catalogue import find_places, find_row, get_rows_in_order, load_rows, load_titles
+from saccade.lectures.catalogue import find_row, get_rows_in_order, load_rows
 from saccade.lectures.claims import build_result, expect_at_least, expect_at_most, expect_equal, expect_near
+from saccade.lectures.sources import load_notes, parse_sources
 
 TRAIN = {5, 19, 21, 56, 81, 99, 101}
 
@@ -28,29 +29,35 @@ def test_rows_that_take_minutes_are_those_that_train_or_time():
 
 @pytest.mark.parametrize("row", load_rows(), ids=lambda row: str(row.row))
 def test_a_row_says_where_it_stands_and_what_it_claims(row):
-    assert find_places(row.where)
-    assert {place.lecture for place in find_places(row.where)} <= load_titles().keys()
-    assert row.sentence.endswith((".", "[STOP]."))
+    assert ", ".join(source.code for source in parse_sources(row.where)) == row.where
+    assert row.sentence.endswith(".")
     assert "\n" not in row.sentence
     if row.measure is None:
         assert row.state == "prose"
         assert row.why
 
 
-def test_a_row_of_two_lectures_has_two_places():
-    assert find_places("S1:24-29, S4:28-33") == [("S1", 24), ("S4", 28)]
-    assert find_places("S3:24,100") == [("S3", 24)]
+def test_sources_are_named_in_full():
+    assert [str(source) for source in parse_sources("S3:24,100, S4:28-33, S0:7")] == [
+        "Lecture 17: Attention, lines 24, 100",
+        "How Transformer Model Works (Jaegul Choo, KAIST), lines 28-33",
+        "Lecture Notes 17: Transformers (CSE 5523), line 7",
+    ]
+    assert [source.first_line for source in parse_sources("S3:24,100, S4:759 and many other lines")] == [24, 759]
 
 
-@pytest.mark.parametrize("lecture", load_titles())
+@pytest.mark.parametrize("lecture", load_notes())
 def test_slide_order_is_the_order_of_lines(lecture):
-    lines = [next(p.line for p in find_places(row.where) if p.lecture == lecture) for row in get_rows_in_order(lecture)]
+    lines = [
+        next(source.first_line for source in parse_sources(row.where) if source.notes.code == lecture)
+        for row in get_rows_in_order(lecture)
+    ]
     assert lines == sorted(lines)
     assert lines
 
 
 def test_every_row_is_in_the_report_of_some_lecture():
-    assert {row.row for name in load_titles() for row in get_rows_in_order(name)} == set(range(1, LAST + 1))
+    assert {row.row for name in load_notes() for row in get_rows_in_order(name)} == set(range(1, LAST + 1))
 
 
 @pytest.mark.parametrize("number", [0, LAST + 1, -1])
@@ -60,7 +67,9 @@ def test_a_wrong_row_is_refused(number):
 
 
 def test_a_wrong_lecture_is_refused():
-    with pytest.raises(SaccadeError, match="there is no lecture 'S9'; lectures are S0, S1, S2, S3, S4"):
+    with pytest.raises(
+        SaccadeError, match=r"there is no lecture 'S9'; lectures are S0 \(Lecture Notes 17: Transformers\), S1 "
+    ):
         get_rows_in_order("S9")
 
 

@@ -14,7 +14,8 @@ from saccade.lectures.outcomes import format_number, run_check
 from saccade.lectures.report import collect_rows, find_decision, load_errata, write_report
 from saccade.lectures.scale import complexity
 
-VOID = {"meta", "img"}
+VOID = {"meta", "img", "input"}
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
 
 class Balanced(HTMLParser):
@@ -76,6 +77,35 @@ def test_rows_stand_in_slide_order_with_formula_and_numbers(page):
     assert "<math" in text
     assert "saccade/layers/attention/positions.py" in text
     assert "Errata" in text
+
+
+def test_places_in_the_notes_link_to_their_titles(page):
+    _, text = page
+    title = "Transformers and Vision Transformers (Neural Networks and Machine Learning, Eric C. Larson)"
+    assert f'<a href="#notes-S2" title="{title}, line 81">S2:81</a>' in text
+    links = re.findall(r"<a [^>]*>S\d:[^<]*</a>", text)
+    visible = re.sub(
+        r"<(style|pre)\b.*?</\1>|<[^>]+>", "", re.sub(r"<a [^>]*>S\d:[^<]*</a>", "", text), flags=re.DOTALL
+    )
+    assert len(links) > 20
+    assert re.findall(r"S\d:\d+", visible) == ["S3:121"]  # the explanation
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1160, "light"), (390, "dark")])
+def test_the_page_is_accessible_and_fits_a_phone(browser, page, width, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    context = browser.new_context(
+        viewport={"width": width, "height": 844}, color_scheme=scheme, offline=True, bypass_csp=True
+    )
+    tab = context.new_page()
+    tab.goto(page[0].as_uri())
+    found = axe.run(tab, options={"runOnly": {"type": "tag", "values": RULES}}).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"]) for one in found] == []
+    assert tab.evaluate("document.documentElement.scrollWidth") == width
+    before = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    tab.get_by_label("light" if scheme == "dark" else "dark", exact=True).check()
+    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") != before
+    context.close()
 
 
 def test_pictures_and_numbers_are_files_too(page):

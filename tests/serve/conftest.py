@@ -19,7 +19,7 @@ from saccade.data.tokenization.tokenizers import train_tokenizers
 from saccade.model.build.model import build
 from saccade.model.run import named_weights, write_tensors
 from saccade.predict.predictors.predictor import Predictor
-from saccade.runs import RECIPE, WEIGHTS
+from saccade.runs import EXAMPLES, RECIPE, WEIGHTS
 from saccade.serve.app import create_app
 from saccade.serve.limits import Limits
 from saccade.serve.server import bind, create_server
@@ -47,6 +47,9 @@ def make_run(folder: Path, name: str) -> Path:
     tokenizers.save(folder)
     write_tensors(named_weights(model), folder / WEIGHTS)
     save(recipe, folder / RECIPE)
+    if name == "dates":
+        examples = [{"input": source, "reference": target} for source, target in PAIRS[1::-1]]
+        (folder / EXAMPLES).write_text(json.dumps(examples))
     return folder
 
 

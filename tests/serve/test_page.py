@@ -1,5 +1,8 @@
 """The page "try the model" in a real browser, against a real server."""
 
+import ast
+import json
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -73,6 +76,60 @@ def test_outputs_are_never_markup(tab):
     assert tab.locator("main img").count() == 0
 
 
+def test_an_example_fills_the_form_and_becomes_the_placeholder(tab):
+    tab.wait_for_selector("#model option >> nth=1", state="attached")
+    assert tab.locator("#input").get_attribute("placeholder") == "21 June 2008"
+    note = tab.locator("#example-note")
+    for text, reference in (
+        ("21 June 2008", "1 of 2; its reference: 2008-06-21"),
+        ("3 May 1999", "2 of 2; its reference: 1999-05-03"),
+    ):
+        tab.locator("#example").click()
+        assert tab.locator("#input").input_value() == text
+        assert note.inner_text() == f"Validation example {reference}"
+    tab.locator("#model").select_option("writer")  # its run has no examples
+    assert not tab.locator("#example").is_visible()
+    assert tab.locator("#input").get_attribute("placeholder") == "The beginning of a text"
+
+
+def test_the_request_can_be_copied_and_run(tab, real_server, tmp_path):
+    tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    tab.wait_for_selector("#model option >> nth=1", state="attached")
+    run(tab, 'it\'s "3 May" ☃', Alternatives="2")
+    tab.wait_for_selector("#attention .saccade")
+    output = tab.locator("#output").inner_text()
+    tab.get_by_role("button", name="Copy output").click()
+    assert tab.evaluate("navigator.clipboard.readText()") == output
+    tab.get_by_text("This request by curl and Python").click()
+    tab.get_by_role("button", name="Copy curl").click()
+    command = tab.evaluate("navigator.clipboard.readText()")
+    words = shlex.split(command)
+    assert words[:2] == ["curl", f"http://127.0.0.1:{real_server}/v1/predict"]
+    assert json.loads(words[-1]) == {"model": "dates", "settings": {"n_best": 2}, "input": 'it\'s "3 May" ☃'}
+    program = tab.locator(".try-code pre").nth(1).inner_text()
+    call = ast.parse(program).body[1].value
+    assert ast.literal_eval(call.keywords[0].value) == json.loads(words[-1])
+    for code in tab.locator(".try-code pre").all():  # wrapped, not clipped
+        assert code.evaluate("code => code.scrollWidth <= code.clientWidth")
+
+
+def test_the_theme_is_that_of_all_parts_and_is_remembered(tab, real_server):
+    run(tab, "3 May 1999")
+    tab.wait_for_selector("#attention .saccade")
+    grounds = []
+    for name in ("system default", "light", "dark"):
+        assert tab.locator("#top .theme").get_attribute("aria-label") == f"Theme: {name}. Change"
+        parts = [
+            tab.locator(one).evaluate("part => getComputedStyle(part).colorScheme") for one in (":root", ".saccade")
+        ]
+        grounds.append(parts)
+        if name != "dark":
+            tab.locator("#top .theme").click()
+    assert grounds == [["light dark"] * 2, ["light"] * 2, ["dark"] * 2]
+    tab.goto(f"http://127.0.0.1:{real_server}/docs")
+    assert tab.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
 def test_the_page_fits_a_phone(tab):
     tab.set_viewport_size({"width": 360, "height": 740})
     run(tab, "3 May 1999")
@@ -82,9 +139,10 @@ def test_the_page_fits_a_phone(tab):
 
 def test_the_list_of_the_api_names_every_address(tab, real_server, violations):
     tab.goto(f"http://127.0.0.1:{real_server}/docs")
-    tab.wait_for_selector("h2 >> nth=4")
+    tab.wait_for_selector("h2 >> nth=5")
     assert tab.locator("h2").all_inner_texts() == [
-        "GET /v1/models", "POST /v1/predict", "POST /v1/attention", "GET /health", "GET /metrics",
+        "GET /v1/models", "GET /v1/examples/{model}", "POST /v1/predict", "POST /v1/attention",
+        "GET /health", "GET /metrics",
     ]  # fmt: skip
     assert violations(tab) == []
 

@@ -7,7 +7,14 @@ from urllib.request import urlopen
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-OPERATIONS = ["GET /v1/models", "POST /v1/predict", "POST /v1/attention", "GET /health", "GET /metrics"]
+OPERATIONS = [
+    "GET /v1/models",
+    "GET /v1/examples/{model}",
+    "POST /v1/predict",
+    "POST /v1/attention",
+    "GET /health",
+    "GET /metrics",
+]
 PATIENCE = 60  # seconds; the first request compiles kernels
 MODES = {"as described": "POSITIVE", "otherwise": "NEGATIVE"}
 
@@ -50,9 +57,15 @@ def test_no_request_breaks_the_server(operations, checks, label, mode):
     assert not [status for status in seen if status >= 500]
 
 
-@pytest.mark.parametrize("label", [label for label in OPERATIONS if label.startswith("GET")])
+@pytest.mark.parametrize("label", [label for label in OPERATIONS if label.startswith("GET") and "{" not in label])
 def test_get_routes_match_their_description(operations, checks, label):
     assert operations[label].Case().call_and_validate(checks=checks, timeout=PATIENCE).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["dates", "nobody", "..", "%00"])
+def test_a_missing_example_file_matches_its_description(operations, checks, name):
+    case = operations["GET /v1/examples/{model}"].Case(path_parameters={"model": name})
+    assert case.call_and_validate(checks=checks, timeout=PATIENCE).status_code == 404
 
 
 def test_no_internal_errors_are_counted(real_server):

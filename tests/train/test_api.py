@@ -39,8 +39,8 @@ def test_training_gives_a_predictor_and_a_run_folder(trained):
 
     assert isinstance(predictor, Predictor) and len(predictor.predict(["abc"])) == 1
     assert sorted(item.name for item in run.iterdir()) == [
-        LOCK, "card.md", "checkpoints", "loss.png", "metrics.jsonl", "model.safetensors", "recipe.toml",
-        "samples.jsonl", "tokenizer.json",
+        LOCK, "card.md", "checkpoints", "examples.json", "loss.png", "metrics.jsonl", "model.safetensors",
+        "recipe.toml", "samples.jsonl", "tokenizer.json",
     ]  # fmt: skip
     assert load(run / "recipe.toml") == recipe
     assert small.checkpoint.list_steps(run / "checkpoints") == [6, 5]

@@ -112,7 +112,7 @@ def test_frame_holds_the_whole_page(make_document):
         build_iframe(make_document()),
     )
     assert found
-    assert unescape(found[1]) == build_page(make_document())
+    assert unescape(found[1]) == build_page(make_document(), place="saccade-alone saccade-frame")
 
 
 def test_every_module_is_in_a_bundle_once():

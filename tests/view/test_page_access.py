@@ -46,6 +46,16 @@ def test_everything_fits_a_phone(open_page, make_document):
     assert page.evaluate("document.documentElement.scrollWidth") == 360
 
 
+def test_a_long_input_is_marked_as_shortened(open_page, make_document):
+    page = open_page({**make_document(), "input": "many words " * 60, "output": "few"}, width=360, height=740)
+    [more] = page.get_by_role("button", name="Show all").all()
+    shown = page.locator(".long").first
+    assert shown.evaluate("text => text.scrollHeight > text.clientHeight")
+    more.click()
+    assert shown.evaluate("text => text.scrollHeight <= text.clientHeight + 1")
+    assert page.get_by_role("button", name="Show less").get_attribute("aria-expanded") == "true"
+
+
 def test_tabs_are_chosen_by_arrow_keys(open_page, make_document):
     page = open_page(make_document())
     page.get_by_role("tab", name="Heads").focus()

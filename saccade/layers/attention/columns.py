@@ -1,4 +1,4 @@
-"""The attention layer in the notation of lecture S0: items are columns, scores are unscaled, heads keep the full width.
+"""An attention layer whose items are columns, with unscaled scores and heads of the full width, as in CSE 5523.
 
     H_h = V_h H SoftMax((K_h H)^T Q_h H),   H' = sigmoid(F concat_h(H_h) + b)
 
@@ -77,7 +77,7 @@ class _ColumnAttention(torch.autograd.Function):
 
 
 class ColumnLayer(nn.Module):
-    """One layer of S0's Transformer: H (D x N) to H' (D x N). With `hard`, each head attends to a single item."""
+    """One layer of this Transformer: H (D x N) to H' (D x N). With `hard`, each head attends to a single item."""
 
     def __init__(self, dim: int, *, heads: int, hard: bool = False) -> None:
         super().__init__()

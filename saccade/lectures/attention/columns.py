@@ -1,4 +1,4 @@
-"""Checks on lecture S0, whose items are columns: its layer, compared with ours, whose items are rows."""
+"""Checks on the notes of CSE 5523, whose items are columns: their layer, compared with ours, whose items are rows."""
 
 from __future__ import annotations
 

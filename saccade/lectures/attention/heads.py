@@ -260,7 +260,7 @@ def _compare_sources(model: Model, source: Tensor, target: Tensor, states: Tenso
 @check(
     114,
     "S2:159-163",
-    "Putting it together: the outputs of all heads are concatenated and multiplied by W_O.",
+    "The outputs of all heads are concatenated and multiplied by W_O.",
     formula=r"Y = \mathrm{Concat}(A_1 V_1, \dots, A_h V_h) W^O",
     code=(SelfAttention,),
     breaks=(

@@ -96,6 +96,7 @@ def self_attention() -> CheckResult:
     "Self-attention is permutation equivariant: queries, keys, values, weights and outputs are permuted as inputs are.",
     formula=r"f(s(x)) = s(f(x))",
     code=(SelfAttention, masks.causal, Sinusoidal),
+    recipes=("set-encoder",),
     breaks=(
         "uniform-attention",
         "self-attention-always-causal",
@@ -170,6 +171,7 @@ def _compare_order_dependence(layer: SelfAttention) -> list[Comparison]:
     "Self-attention works on sets: a pooled output does not change when the inputs are permuted.",
     formula=r"\sum_i f(s(x))_i = \sum_i f(x)_i",
     code=(SelfAttention, build),
+    recipes=("set-encoder",),
     breaks=(
         "uniform-attention",
         "self-attention-always-causal",
@@ -267,6 +269,7 @@ def who_mixes() -> CheckResult:
     "In one self-attention layer every word attends to every other word, at any distance.",
     formula=r"\frac{\partial y_i}{\partial x_j} \neq 0 \quad \text{for~all~} i, j",
     code=(SelfAttention,),
+    recipes=("mask-predict", "nat"),
     breaks=(
         "uniform-attention",
         "attention-to-itself",

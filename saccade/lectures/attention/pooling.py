@@ -290,7 +290,7 @@ def which_axis() -> CheckResult:
 @check(
     44,
     "S1:80-111,135",
-    "The worked example: weights 0.6, 0.1, 0.2, 0.1 and the context 0.6 v1 + 0.1 v2 + 0.2 v3 + 0.1 v4.",
+    "In the worked example, weights 0.6, 0.1, 0.2 and 0.1 give the context 0.6 v1 + 0.1 v2 + 0.2 v3 + 0.1 v4.",
     formula=r"\softmax(q \cdot k_1, \dots, q \cdot k_4) = (0.6, 0.1, 0.2, 0.1)",
     code=(attend, dot, CrossAttention),
     breaks=("uniform-attention", "attention-off-by-one", "doubled-values", "dot-products-scaled"),

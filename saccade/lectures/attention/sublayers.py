@@ -299,7 +299,7 @@ def _compare_training_rates() -> Comparison:
 @check(
     112,
     "S1:152-163",
-    "This is almost a Transformer: feed-forward, residuals, normalisation and positions are missing.",
+    "Self-attention is almost a Transformer: feed-forward, residuals, normalisation and positions are missing.",
     formula=r"\mathrm{feed-forward}, \quad x + \mathrm{sublayer}(x), \quad \mathrm{LN}, \quad p_i",
     code=(Block, Residual),
     breaks=(

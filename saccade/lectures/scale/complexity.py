@@ -110,6 +110,7 @@ def expect_growth(name: str, values: Sequence[int], count: Callable[[int], int],
     formula=r"\text{self-attention~} O(n^2 d), \quad \text{recurrent~} O(n d^2), \quad "
     r"\text{convolution~} O(k n d^2), \quad \text{restricted~} O(r n d)",
     code=(SelfAttention, kernels.window_attention, RecurrentStack, ConvolutionStack),
+    recipes=("bytenet", "convs2s", "mask-predict", "nat"),
     breaks=(
         "uniform-attention",
         "window-computed-in-full",
@@ -243,6 +244,7 @@ def compare_layers() -> list[Comparison]:
     "Storing attention weights needs quadratic memory; fused attention needs linear memory but still quadratic time.",
     formula=r"\text{memory~} O(n^2) \text{~explicit}, \quad O(n) \text{~fused}; \quad \text{time~} O(n^2 d)",
     code=(SelfAttention, kernels.explicit_attention, kernels.sdpa_attention),
+    recipes=("mask-predict", "nat"),
     breaks=(
         "uniform-attention",
         "fused-attention-stores-weights",

@@ -128,6 +128,7 @@ def build_task(fields: Mapping[str, str]) -> PromptTask:
     "GPT-3 writes an article from its title and subtitle: results keep the prompt apart from the completion.",
     formula=r"P(y) = \prod_t P(y_t | \mathrm{prompt}, y_1, \dots, y_{t-1})",
     code=(Template, LanguageModel),
+    recipes=("gpt3",),
     breaks=(
         "uniform-attention", "no-positions", "prompt-not-read", "prompt-in-the-completion", "greedy-sampling",
         "seed-ignored",
@@ -193,6 +194,7 @@ def compare_samples(model: LanguageModel, exact: Model, prompt: str) -> list[Com
     formula=r"y = \argmax_y P(y | x_1, y_1, x_2, y_2, x_3, y_3, x)",
     code=(Template, evaluate_answers),
     trains=True,
+    recipes=("gpt3",),
     breaks=("uniform-attention", "examples-left-out", "prompt-not-read", "stop-ignored", "unshifted-targets"),
 )
 def by_examples() -> CheckResult:
@@ -282,6 +284,7 @@ def measure_accuracy(model: LanguageModel, shots: int) -> float:
     "Parodies in the style of several authors: each is conditioned on the author's name and all earlier parodies.",
     formula=r"P(y_k) = P(y_k | a_1, y_1, \dots, a_{k-1}, y_{k-1}, a_k)",
     code=(Template, LanguageModel),
+    recipes=("gpt3",),
     breaks=("uniform-attention", "no-positions", "prompt-not-read", "examples-left-out", "prompt-cut-at-its-end"),
 )
 def parodies() -> CheckResult:

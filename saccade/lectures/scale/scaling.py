@@ -106,6 +106,7 @@ def compare_training(training: Training, cost: float) -> list[Comparison]:
     "The Transformer has the best BLEU of the table at the lowest training cost: hours x 8 GPUs x 9.5 TFLOP/s.",
     formula=r"\mathrm{FLOPs} = \mathrm{hours} \cdot 3600 \cdot 8 \cdot 9.5 \cdot 10^{12}",
     code=(make_plan, count_flops),
+    recipes=("bytenet", "convs2s", "deep-att", "gnmt", "gnmt-reward", "mask-predict", "moe", "nat"),
     breaks=(
         "scores-not-counted", "output-not-counted", "free-backward-pass", "one-gpu", "narrow-feed-forward",
         "one-layer-more",
@@ -175,6 +176,7 @@ def count_gopher_flops(layers: int, d: int, vocabulary: int, length: int) -> flo
     "Training Gopher cost $3,768,320: 4096 chips x 920 hours x $1.00; the 38 days of the table give $3,735,552.",
     formula=r"4096 \cdot 920 \cdot 1.00 = 3,768,320",
     code=(growth.compute_cost, make_plan),
+    recipes=("gopher",),
     breaks=(
         "scores-not-counted", "output-not-counted", "free-backward-pass", "one-gpu", "price-of-one-gpu",
         "narrow-feed-forward",

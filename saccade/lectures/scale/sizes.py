@@ -240,6 +240,7 @@ DECODER_BREAKS = (
     "Transformer-Base: 6 + 6 layers, width 512, 8 heads; 65M in the notes, exactly 63,082,496 with 37,000 tokens.",
     formula=TRANSFORMER_FORMULA + r", \quad d = 512, \quad V = 37,000",
     code=(build, Block, SelfAttention),
+    recipes=("transformer",),
     breaks=TRANSLATION_BREAKS,
 )
 def transformer_base() -> CheckResult:
@@ -247,13 +248,13 @@ def transformer_base() -> CheckResult:
 
 
 def compare_head_check() -> list[Comparison]:
-    """Expect an error for the 6 heads of S3:1685: 512 is not divisible by 6."""
+    """Expect an error for the 6 heads of the notes (S3:1685): 512 is not divisible by 6."""
     try:
         SelfAttention(512, heads=6)
         outcome = "built"
     except SaccadeError:
         outcome = "refused"
-    return [expect_equal("width 512 with the 6 heads of S3:1685", outcome, "refused")]
+    return [expect_equal("width 512 with the 6 heads of the notes", outcome, "refused")]
 
 
 @check(
@@ -262,6 +263,7 @@ def compare_head_check() -> list[Comparison]:
     "Transformer-Large (big in the paper): width 1024, 16 heads; 213M parameters in the notes, exactly 214,245,376.",
     formula=TRANSFORMER_FORMULA + r", \quad d = 1024",
     code=(build, Block, SelfAttention),
+    recipes=("transformer-big",),
     breaks=("uniform-attention", "no-positions", "untied-output", "memory-not-read", "one-layer-more"),
 )
 def transformer_big() -> CheckResult:
@@ -274,6 +276,7 @@ def transformer_big() -> CheckResult:
     "BERT-Base has 110M parameters and BERT-Large 340M: counted without the heads of pretraining, 109.48M and 335.14M.",
     formula=r"L (12 d^2 + 13 d) + (V + P + 2) d + 2 d + d^2 + d",
     code=(build, Block, StatesWriter),
+    recipes=("bert", "bert-large"),
     breaks=ENCODER_BREAKS,
 )
 def bert() -> CheckResult:
@@ -293,6 +296,7 @@ def bert() -> CheckResult:
     "XLNet-Large has about 340M parameters in the notes; counted, with the keys of relative positions, 360.3M.",
     formula=r"L (13 d^2 + 14 d) + V d + V + d",
     code=(build, TransformerXL, PermutedWriter),
+    recipes=("xlnet", "xlnet-large"),
     breaks=(*GENERAL_BREAKS, "shared-relative-keys", "untied-output", "one-layer-more"),
 )
 def xlnet() -> CheckResult:
@@ -305,6 +309,7 @@ def xlnet() -> CheckResult:
     "RoBERTa has 355M parameters: counted without the head of pretraining, 355.36M.",
     formula=r"L (12 d^2 + 13 d) + (V + P + 1) d + 2 d + d^2 + d",
     code=(build, Block, StatesWriter),
+    recipes=("roberta", "roberta-large"),
     breaks=("uniform-attention", "no-positions", "no-segment-vectors", "pooler-of-the-mean", "single-head"),
 )
 def roberta() -> CheckResult:
@@ -318,6 +323,7 @@ def roberta() -> CheckResult:
     "GPT-2 has 1.5B parameters: counted, 1,557.6M; it has 25 heads, which the notes omit.",
     formula=DECODER_FORMULA,
     code=(build, Block, SelfAttention),
+    recipes=("gpt2", "gpt2-large", "gpt2-medium", "gpt2-xl", "shakespeare"),
     breaks=(*DECODER_BREAKS, "single-head"),
 )
 def gpt2() -> CheckResult:
@@ -330,6 +336,7 @@ def gpt2() -> CheckResult:
     "Megatron-LM has 8.3B parameters: counted, 8.32B with a padded vocabulary.",
     formula=DECODER_FORMULA,
     code=(build, Block, SelfAttention),
+    recipes=("megatron",),
     breaks=(*DECODER_BREAKS, "narrow-feed-forward"),
 )
 def megatron() -> CheckResult:
@@ -342,6 +349,7 @@ def megatron() -> CheckResult:
     "Turing-NLG has 17B parameters: counted, 17.18B.",
     formula=DECODER_FORMULA,
     code=(build, Block, SelfAttention),
+    recipes=("turing-nlg",),
     breaks=(*DECODER_BREAKS, "one-layer-more"),
 )
 def turing() -> CheckResult:
@@ -354,6 +362,7 @@ def turing() -> CheckResult:
     "GPT-3 has 175B parameters: counted, 174.60B.",
     formula=DECODER_FORMULA,
     code=(build, Block, SelfAttention),
+    recipes=("gpt3",),
     breaks=(*DECODER_BREAKS, "window-settings-ignored"),
 )
 def gpt3() -> CheckResult:
@@ -375,6 +384,7 @@ def count_blocks(model: Model) -> int:
     "Gopher has 280B parameters: 12 L d² is 257.7B, and 279.7B with keys of relative positions and embeddings.",
     formula=r"13 L d^2 + V d, \quad L = 80, \quad d = 16384",
     code=(build, TransformerXL, Block),
+    recipes=("gopher",),
     breaks=("uniform-attention", "no-positions", "untied-output", "unmasked-attention", "shared-relative-keys"),
 )
 def gopher() -> CheckResult:

@@ -130,6 +130,7 @@ def list_reader_names(weights: Mapping[str, Tensor]) -> list[str]:
     formula=r"y = \mathrm{softmax}(W_2 \, \sigma(W_1 h + b_1) + b_2), \quad h \text{~frozen}",
     code=(freeze, pool_states, LabelWriter),
     trains=True,
+    recipes=("classify", "probe"),
     breaks=(
         "uniform-attention", "init-copies-nothing", "freeze-ignored", "head-without-activation", "pooler-of-the-mean",
         "unshifted-targets",
@@ -165,6 +166,7 @@ def frozen_reader() -> CheckResult:
     formula=r"A(\text{pretrained,~then~tuned}) > A(\text{from~scratch})",
     code=(train, next_token_loss, warm_start),
     trains=True,
+    recipes=("classify", "tag"),
     breaks=(
         "uniform-attention",
         "init-copies-nothing",

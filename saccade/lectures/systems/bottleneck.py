@@ -36,6 +36,7 @@ LENGTHS = [2, 5, 10, 15, 20]
     formula=r"c = h_T \quad \text{against} \quad c_t = \sum_i a_{t,i} h_i",
     code=(FixedContextRecurrence, BahdanauRecurrence, train),
     trains=True,
+    recipes=("sutskever",),
     breaks=("uniform-attention", "attention-to-the-last-state", "initial-state-is-zero"),
 )
 def bottleneck() -> CheckResult:

@@ -118,6 +118,7 @@ def sample_picture() -> NDArray[np.uint8]:
     "Sample captions are shown with one attention map for each word.",
     formula=r"a_t \in R^{H \times W} \to \mathrm{picture}",
     code=(TextPresenter, PictureCodec, View, darken_unattended, Background),
+    recipes=("show-attend-tell", "show-attend-tell-transformer"),
     breaks=(
         "uniform-attention",
         "view-cells-in-column-order",
@@ -202,6 +203,7 @@ def correlate(one: NDArray, other: NDArray) -> float:
     "Attention weights are like saccades: at each step the focus moves on.",
     formula=r"a_1 \to a_2 \to a_3",
     code=(View, TextPresenter),
+    recipes=("show-attend-tell", "show-attend-tell-transformer"),
     breaks=(
         "uniform-attention",
         "additive-score-ignores-query",
@@ -264,6 +266,7 @@ def read_picture(url: str) -> NDArray:
     "Show, attend and tell maps a picture to text.",
     formula=r"X = \mathrm{picture}, \quad Y = \mathrm{text}",
     code=(Predictor, PictureCodec),
+    recipes=("show-attend-tell", "show-attend-tell-transformer"),
     breaks=(
         "uniform-attention",
         "picture-ignored",

@@ -106,6 +106,7 @@ def compute_logits(model: Model, pictures: Tensor, ids: Tensor) -> Tensor:
     formula=r"e_{t,i,j} = f_{att}(s_{t-1}, h_{i,j}), \quad \sum_{i,j} a_{t,i,j} = 1, "
     r"\quad c_t = \sum_{i,j} a_{t,i,j} h_{i,j}",
     code=(ResNetCells, PictureReader, BahdanauRecurrence),
+    recipes=("show-attend-tell", "show-attend-tell-transformer"),
     breaks=(
         "uniform-attention",
         "softmax-over-halves",
@@ -154,6 +155,7 @@ def attention_over_a_grid() -> CheckResult:
     "Show, Attend and Tell (Xu et al. 2015): a captioning model attends to the picture anew for each word.",
     formula=r"c_t = \beta_t \sum_i a_{t,i} h_i, \quad \lambda \sum_i (1 - \sum_t a_{t,i})^2",
     code=(BahdanauRecurrence, HardAttention, next_token_loss, reinforce_loss),
+    recipes=("show-attend-tell", "show-attend-tell-transformer"),
     breaks=(
         "uniform-attention",
         "attention-without-gradient",

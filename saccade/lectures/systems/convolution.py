@@ -118,6 +118,7 @@ def apply_gate(block: Any, x: Tensor, *, causal: bool) -> Tensor:
     "Convolutional models: each layer sees a window, many layers see far, and decoder layers never look ahead.",
     formula=r"\mathrm{field} = 1 + L (k - 1)",
     code=(ConvolutionStack, GatedBlock, ConvS2SAttention),
+    recipes=("bytenet", "convs2s"),
     breaks=(
         "open-gates",
         "convolution-without-attention",
@@ -176,6 +177,7 @@ def run_dilated_blocks(layers: Any, x: Tensor, *, causal: bool) -> Tensor:
     "ByteNet: dilated convolutions, masked in the decoder, which stands on the encoder's states word by word.",
     formula=r"\mathrm{field} = 1 + (k - 1) \sum_l d_l, \quad |h| = a |s| + b",
     code=(ConvolutionStack, ResidualBlock),
+    recipes=("bytenet",),
     breaks=(
         "undilated-convolutions",
         "convolution-looks-ahead",

@@ -247,6 +247,7 @@ TEXTS = ([5, 6, 7, 8, 9], [10, 11, 12, 13], [13, 14, 15, 16, 17, 18])
     "Fully parallel generation (Gu et al. 2018): one pass for all words; each refinement is one more pass.",
     formula=r"P(Y \,|\, X) = P(T \,|\, X) \prod_t P(y_t \,|\, T, X)",
     code=(FillWriter, fill_canvases, FertilityWriter),
+    recipes=("mask-predict", "nat"),
     breaks=(
         "mask-predict-refines-nothing",
         "mask-predict-masks-the-surest",

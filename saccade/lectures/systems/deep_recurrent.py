@@ -142,6 +142,7 @@ DEEP_ATT = System(fast_forward=True, alternate=True)
     "Deep-Att + PosUnk: LSTMs in turn from left and right, linear maps past all of them, unknown words replaced.",
     formula=r"f^{k+1} = W [h^k ; f^k], \quad h^k = \mathrm{LSTM}(f^k)",
     code=(Connections, RecurrentStack, BahdanauRecurrence, replace_unknown_words),
+    recipes=("deep-att",),
     breaks=(
         "no-fast-forward-connections",
         "one-direction-in-turn",
@@ -224,6 +225,7 @@ PENALTIES = Decoding(beam=4, n_best=4, length_penalty=0.8, coverage_penalty=0.3,
     "GNMT + RL: deep residual LSTMs, attention from the lowest decoder layer for all, length and coverage penalties.",
     formula=r"s(Y, X) = \frac{\log P(Y \,|\, X)}{lp(Y)} + \beta \sum_i \log \min(\sum_j p_{i,j}, 1)",
     code=(Connections, BahdanauRecurrence, compute_length_penalty, compute_coverage_penalty, compute_gleu),
+    recipes=("gnmt", "gnmt-reward"),
     breaks=(
         "no-recurrent-residuals",
         "one-direction-at-the-bottom",

@@ -45,6 +45,7 @@ PRECISION = 1e-4  # runs are loaded in float32
     "Ensembles: several models translate together; each word is chosen by the mean of their probabilities.",
     formula=r"P(y_t \,|\, y_1, \dots, y_{t-1}, x) = \frac{1}{M} \sum_m P_m(y_t \,|\, y_1, \dots, y_{t-1}, x)",
     code=(Predictor.load, Ensemble, EnsembleWriter, average_log_probs),
+    recipes=("deep-att", "gnmt"),
     breaks=(
         "ensemble-of-one",
         "ensemble-by-geometric-mean",

@@ -60,6 +60,7 @@ MOE = System(cell="gru", experts=add_experts)
     "MoE: experts between recurrent layers; a noisy gate chooses two for each word, and a loss balances their load.",
     formula=r"y = \sum_i G(x)_i E_i(x), \quad G(x) = \softmax(\mathrm{top}_k(x W_g + \epsilon \log(1 + e^{x W_n})))",
     code=(Gate, Experts, Routing, balance_loss),
+    recipes=("moe",),
     breaks=(
         "experts-without-noise",
         "noise-at-inference",

@@ -73,6 +73,7 @@ def count_products(layer: Layer, n: int) -> int:
     "A recurrent network computes one step after the other; convolution and self-attention process all in parallel.",
     formula=r"\text{sequential~operations:~} n \text{~against~} O(1)",
     code=(RecurrentStack, ConvolutionStack, SelfAttention),
+    recipes=("bytenet", "convs2s"),
     breaks=("encoder-forgets-its-state", "attention-one-query-at-a-time", "convolution-one-position-at-a-time",
             "uniform-attention"),
 )  # fmt: skip

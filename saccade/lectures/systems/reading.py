@@ -36,6 +36,7 @@ SMALL = [
     "Show, attend and read (Li et al. 2019) recognizes the text in a picture.",
     formula=r"e_{ij} = w^T \tanh(W_v v_{ij} + \sum_{p,q \in N_{ij}} W_{p,q} v_{pq} + W_h h_t)",
     code=(NeighborhoodAttention, PictureReader),
+    recipes=("show-attend-read",),
     breaks=(
         "uniform-attention",
         "attention-without-neighbours",

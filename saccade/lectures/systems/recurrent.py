@@ -43,6 +43,7 @@ def build_encoder(cell: CellName, changes: tuple[str, ...] = ()) -> Model:
     "A recurrent encoder computes each state from the input and the state before it.",
     formula=r"h_t = f_W(x_t, h_{t-1})",
     code=(RecurrentStack,),
+    recipes=("sutskever",),
     breaks=(
         "encoder-forgets-its-state",
         "encoder-ignores-its-words",
@@ -210,6 +211,7 @@ def _compare_relative(found: Tensor, expected: Tensor) -> float:
     "A bidirectional network reads in both directions and concatenates the two states; padding has no effect.",
     formula=r"h_t = (\mathrm{forward}_t; \mathrm{backward}_t)",
     code=(RecurrentStack,),
+    recipes=("bahdanau",),
     breaks=("one-direction-only", "backward-states-not-realigned", "recurrence-over-padding",
             "encoder-forgets-its-state"),
 )  # fmt: skip

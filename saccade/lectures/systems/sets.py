@@ -48,6 +48,7 @@ INVALID_MOLECULES = (
     "The Transformer is a general-purpose encoder of sequences and sets: vision, recommender systems, drug discovery.",
     formula=r"f(P X) = f(X) \quad \text{for~every~order~} P",
     code=(LabelWriter, TokenWriter, find_smiles_error),
+    recipes=("sasrec", "set-encoder", "smiles"),
     breaks=(
         "uniform-attention",
         "unmasked-attention",

@@ -41,6 +41,7 @@ PITCHES = (300, 700, 1200, 2000, 3000)  # hertz
     "Listen, attend and spell (Chan et al. 2016) maps speech to characters with a pyramidal BLSTM.",
     formula=r"h_i^j = \mathrm{BLSTM}(h_{i-1}^j, [h_{2i}^{j-1}, h_{2i+1}^{j-1}])",
     code=(PyramidStack, FrameReader),
+    recipes=("listen-attend-spell", "listen-transformer"),
     breaks=(
         "uniform-attention",
         "pyramid-drops-frames",

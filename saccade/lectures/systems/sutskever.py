@@ -53,6 +53,7 @@ def stack_states(hidden: Any) -> Tensor:
     "The first decoder state is predicted from the last encoder state, and the context is that state: c = h_T.",
     formula=r"c = h_T, \quad s_0 = \tanh(W c)",
     code=(InitialState,),
+    recipes=("sutskever",),
     breaks=("context-is-the-mean", "context-of-padding", "initial-state-is-zero", "recurrence-over-padding"),
 )
 @torch.no_grad()
@@ -97,6 +98,7 @@ def context_is_the_last_state() -> CheckResult:
     "The decoder computes s_t from y_(t-1), s_(t-1) and a fixed context c; it gets no other information on the source.",
     formula=r"s_t = g_U(y_{t-1}, s_{t-1}, c)",
     code=(RecurrentWriter, FixedContextRecurrence),
+    recipes=("sutskever",),
     breaks=(
         "decoder-without-context",
         "decoder-forgets-its-state",
@@ -150,6 +152,7 @@ PAIR_STEPS = 80
     "Generation starts with [START] and ends with [STOP]: we are eating bread -> estamos comiendo pan [STOP].",
     formula=r"y_0 = \mathrm{[START]}, \quad y_4 = \mathrm{[STOP]}",
     code=(shift_right, decode_rows, beam_search, train),
+    recipes=("sutskever",),
     breaks=("targets-not-shifted", "targets-without-stop", "search-starts-with-stop", "decoder-forgets-its-state",
             "initial-state-is-zero", "decoder-ignores-its-words"),
 )  # fmt: skip
@@ -202,6 +205,7 @@ def record_inputs(embedding: Any) -> Iterator[list[list[int]]]:
     "Sequence to sequence learning (Sutskever et al. 2014) uses stacked LSTMs and reverses the source.",
     formula=r"(x_T, \dots, x_1) \to h_T \to (y_1, y_2, \dots)",
     code=(RecurrentStack, FixedContextRecurrence),
+    recipes=("sutskever",),
     breaks=("source-not-reversed", "reversal-moves-padding", "upper-layers-skipped", "initial-state-is-zero",
             "cell-state-lost"),
 )  # fmt: skip

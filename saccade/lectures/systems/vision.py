@@ -62,6 +62,7 @@ RATIO = 0.6  # share of masked patches in the recipe vit-masked
     "Self-attention inside a CNN: 1 x 1 convolutions compute Q, K and V of all H x W positions.",
     formula=r"y = x + \gamma W_o \mathrm{softmax}(Q K^T) V",
     code=(GridAttention, ResNetCells),
+    recipes=("cnn-self-attention",),
     breaks=(
         "uniform-attention",
         "grid-attention-open-at-first",
@@ -174,6 +175,7 @@ def encode_by_hand(encoder: Any, pictures: Tensor) -> Tensor:
     "The Vision Transformer is a Transformer encoder over patches of a picture and a class token.",
     formula=r"z_0 = [x_{class}; x_p^1 E; ...; x_p^N E] + E_{pos}",
     code=(PatchEmbedding, PictureReader),
+    recipes=("vit", "vit-masked"),
     breaks=(
         "uniform-attention",
         "class-token-left-out",
@@ -226,6 +228,7 @@ def run_vit(model: Model, pictures: Pictures) -> tuple[Tensor, Tensor]:
     "Consistency losses and self-supervised learning: masked patches are reconstructed, two dropout passes must agree.",
     formula=r"L = \frac{1}{|H|} \sum_{i \in H} |x_i - y_i|^2",
     code=(PatchWriter, masked_patch_loss, r_drop_loss),
+    recipes=("vit-masked",),
     breaks=(
         "uniform-attention",
         "masked-patches-visible",

@@ -49,6 +49,7 @@ WORDS, WIDTH, PLANTED_WORD, PLANTED_CELL = (7, 11, 3, 5)
     "Ask, attend and answer; show, ask, attend and answer: a question attends to regions of a picture for its answer.",
     formula=r"a = \mathrm{softmax}_s \max_t w_t^\top A v_s, b = \mathrm{softmax}_s u^\top \mathrm{relu}(W v_s + U q)",
     code=(Hops, Glimpses, JoinedReader),
+    recipes=("ask-attend-answer", "show-ask-attend-answer"),
     breaks=(
         "uniform-attention",
         "second-hop-left-out",

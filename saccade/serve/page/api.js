@@ -11,6 +11,11 @@ export async function requestJson(path, body, token, signal) {
   return (await sendRequest(path, body, token, signal)).json();
 }
 
+export async function requestFile(path, name, token) {
+  const content = await (await sendRequest(path, null, token)).blob();
+  return new File([content], name, { type: content.type });
+}
+
 // Yields the server-sent events of a response as they arrive: { name, data }.
 export async function* streamEvents(path, body, token, signal) {
   const response = await sendRequest(path, body, token, signal);

@@ -19,11 +19,19 @@ export class FileField {
     }
     place.addEventListener("drop", ({ dataTransfer }) => {
       if (!dataTransfer.files.length) return;
-      const one = new DataTransfer();
-      one.items.add(dataTransfer.files[0]);
-      this.input.files = one.files;
-      this.show();
+      this.choose(dataTransfer.files[0]);
     });
+  }
+
+  get name() {
+    return this.input.files[0]?.name ?? "";
+  }
+
+  choose(file) {
+    const one = new DataTransfer();
+    one.items.add(file);
+    this.input.files = one.files;
+    this.show();
   }
 
   // Sets the modality that the model reads; a file of another modality is discarded.

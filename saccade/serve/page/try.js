@@ -1,15 +1,21 @@
 // The page "try the model": sends requests to the API of its server and shows the results.
 
-import { requestJson, streamEvents } from "./api.js";
+import { requestFile, requestJson, streamEvents } from "./api.js";
 import { createButton, el, setVisible } from "./view/element.js";
 import { FileField } from "./files.js";
+import { createCode, createCopyButton, formatCurl, formatPython } from "./request.js";
 import { SettingsForm } from "./settings.js";
+import { addTop } from "./top.js";
+import { readTheme } from "./view/brand.js";
 
 const getElement = (id) => document.getElementById(id);
 const settings = new SettingsForm(getElement("first"), getElement("settings"));
 const files = new FileField(getElement("file-field"));
 let models = [];
 let asking = null; // AbortController of the current request
+let attention = null; // the attention page
+let nextExample = 0; // of the model's validation examples
+let answered = ""; // the output, without the prompt
 
 function getModel() {
   return models.find((entry) => entry.name === getElement("model").value);
@@ -32,11 +38,53 @@ function handleModelChange() {
   const entry = getModel();
   settings.showSettings(entry);
   getElement("about").textContent = `${entry.name}: ${entry.goes_on ? "language model" : entry.task}`;
-  getElement("input-name").textContent = entry.goes_on ? "Prompt" : entry.asks ? "Question" : entry.input_label;
+  const [source, target] = entry.languages;
+  getElement("input-name").textContent = (entry.goes_on ? "Prompt" : entry.asks ? "Question" : entry.input_label) + nameLanguage(source);
+  getElement("output-name").textContent = `Output${nameLanguage(target)}`;
+  getElement("input").placeholder = getPlaceholder(entry);
+  getElement("input").lang = source ?? "";
+  getElement("output").lang = target ?? source ?? "";
+  nextExample = 0;
+  setVisible(getElement("example"), entry.examples.length > 0);
+  setVisible(getElement("example-note"), false);
   asking?.abort();
   files.setMedium(entry.reads);
   for (const id of ["input", "input-label"]) setVisible(getElement(id), entry.reads === "text" || entry.asks);
   clear();
+}
+
+// " in German", from the code of a language; nothing where it is not known.
+function nameLanguage(code) {
+  if (!code) return "";
+  try {
+    return ` in ${new Intl.DisplayNames(["en"], { type: "language" }).of(code)}`;
+  } catch {
+    return ` in ${code}`;
+  }
+}
+
+function getPlaceholder({ examples: [example], goes_on: goesOn, asks, input_label: label }) {
+  const text = asks ? example?.question : example?.input;
+  if (text) return text;
+  return goesOn ? "The beginning of a text" : asks ? "A question about the image" : label;
+}
+
+// Fills the form with the next validation example of the model.
+async function showExample() {
+  const { name, examples, asks, reads } = getModel();
+  const example = examples[nextExample];
+  const number = nextExample + 1;
+  nextExample = number % examples.length;
+  try {
+    if (reads !== "text") files.choose(await requestFile(`/v1/examples/${encodeURIComponent(name)}`, example.file, getToken()));
+    if (reads === "text" || asks) getElement("input").value = asks ? example.question : example.input;
+  } catch (error) {
+    showError(error);
+    return;
+  }
+  const place = examples.length > 1 ? ` ${number} of ${examples.length}` : "";
+  const reference = example.reference ? `; its reference: ${example.reference}` : "";
+  setVisible(getElement("example-note"), true).textContent = `Validation example${place}${reference}`;
 }
 
 // Builds the request for a model: JSON with a text, or a form with a file; null if the input is missing.
@@ -59,6 +107,7 @@ async function run() {
   setBusy(true);
   clear();
   const began = performance.now();
+  showRequest(entry, settings.changes());
   try {
     const changes = settings.changes();
     await (canStream(entry, changes) ? predictStream(entry, changes, mine) : predictAll(entry, changes, mine));
@@ -69,6 +118,18 @@ async function run() {
   } finally {
     if (asking === mine) setBusy(false);
   }
+}
+
+// Shows how programs send the same request.
+function showRequest(entry, changes) {
+  const input = getElement("input").value;
+  const common = { model: entry.name, ...(Object.keys(changes).length ? { settings: changes } : {}) };
+  const file = entry.reads === "text" ? "" : files.name;
+  const fields = file ? { ...common, ...(entry.asks ? { question: input } : {}) } : { ...common, input };
+  const options = { file, token: getToken() };
+  const url = `${location.origin}/v1/predict`;
+  getElement("request-code").replaceChildren(createCode("curl", formatCurl(url, fields, options)), createCode("Python", formatPython(url, fields, options)));
+  setVisible(getElement("request"), true);
 }
 
 // Whether tokens can be streamed: a language model with a single hypothesis.
@@ -99,7 +160,8 @@ async function predictAll(entry, changes, mine) {
 
 // The output of a model: text, completion, class, action, value or tags.
 function getOutputText(result) {
-  return String(result.output ?? result.completion ?? result.label ?? result.action ?? result.value ?? result.tags?.join(" ") ?? "");
+  const found = result.output ?? result.completion ?? result.label ?? result.action ?? result.value ?? result.tags?.join(" ") ?? "";
+  return typeof found === "number" ? String(Number(found.toPrecision(4))) : String(found);
 }
 
 // All classes, most probable first.
@@ -110,6 +172,8 @@ function listClasses({ label, probabilities }) {
 
 // Shows the output after the prompt, which has another colour.
 function showOutput(prompt, output) {
+  answered = output;
+  setVisible(copyButton, output !== "");
   getElement("output").replaceChildren(el("span", { class: "try-prompt" }, prompt), output);
 }
 
@@ -122,7 +186,7 @@ function showAlternatives(rows, onSelect) {
     const text = getOutputText(one);
     const content = onSelect ? createButton(text || "(empty)", () => onSelect(text).catch(showError), { class: "try-select", title: "Show the attention for this output" }) : text;
     return el("tr", {}, el("th", { scope: "row" }, String(i + 1)), el("td", { dir: "auto" }, content),
-      scored ? cell(one.score.toFixed(3)) : null, cell(formatPercent(one.probability ?? Math.exp(one.log_prob))));
+      scored ? cell(one.score.toFixed(2).replace(/^-0\.00$/, "0.00")) : null, cell(formatPercent(one.probability ?? Math.exp(one.log_prob))));
   });
   const table = el("table", {}, el("caption", {}, "Alternatives, best first"),
     el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...body));
@@ -130,7 +194,7 @@ function showAlternatives(rows, onSelect) {
 }
 
 function formatPercent(share) {
-  return share >= 0.0005 ? `${(100 * share).toFixed(1)} %` : share.toExponential(1);
+  return share >= 0.001 || share === 0 ? `${(100 * share).toFixed(1)} %` : "< 0.1 %";
 }
 
 async function showAttention(body, { signal }) {
@@ -141,7 +205,7 @@ async function showAttention(body, { signal }) {
     setVisible(getElement("attention-problem"), false);
     setVisible(getElement("attention-part"), true);
     getElement("attention").replaceChildren(place);
-    await mount(place, found, { heading: false });
+    attention = await mount(place, found, { heading: false, theme: readTheme() });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     setVisible(getElement("attention-part"), true);
@@ -154,7 +218,9 @@ function clear() {
   getElement("output").replaceChildren();
   getElement("took").textContent = "";
   getElement("attention").replaceChildren();
-  for (const id of ["alternatives", "attention-part", "attention-problem"]) setVisible(getElement(id), false);
+  attention = null;
+  setVisible(copyButton, false);
+  for (const id of ["alternatives", "attention-part", "attention-problem", "request"]) setVisible(getElement(id), false);
 }
 
 function showError(error) {
@@ -182,9 +248,13 @@ getElement("ask").addEventListener("submit", (event) => {
 getElement("ask").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) getElement("ask").requestSubmit();
 });
+getElement("example").addEventListener("click", showExample);
 getElement("model").addEventListener("change", handleModelChange);
 getElement("stop").addEventListener("click", () => {
   asking?.abort();
   setBusy(false);
 });
+const copyButton = setVisible(createCopyButton("output", () => answered), false);
+getElement("output-head").append(copyButton);
+addTop(getElement("top"), (theme) => attention?.set({ theme }));
 loadModels();

@@ -1,8 +1,9 @@
 // The attention page: mount(element, document) renders an attention document into an element.
 
+import { createBrand, createThemeButton, readTheme } from "./brand.js";
 import { createCompareView } from "./compare_view.js";
 import { createEmptyNotice } from "./controls.js";
-import { addRovingFocus, createButton, el, setVisible, svg } from "./element.js";
+import { addRovingFocus, createButton, el, setVisible } from "./element.js";
 import { createHeadsView } from "./heads_view.js";
 import { createMatrixView } from "./matrix_view.js";
 import { MEAN, unpackDocument } from "./model.js";
@@ -17,14 +18,13 @@ const VIEWS = {
   statistics: ["Statistics", createStatisticsView],
 };
 const REBUILT_VIEWS = ["steps", "statistics"]; // views that keep references to the document, and are rebuilt for another one
-const THEMES = { auto: "Theme: system default", light: "Theme: light", dark: "Theme: dark" };
 const mounted = new WeakMap(); // element -> function that closes the page in it
 let pages = 0;
 
-// Options: view (the initial tab; default: chosen by the document), theme (auto, light, dark), heading (false: without
-// title, input, output and theme button).
+// Options: view (the initial tab; default: chosen by the document), theme (auto, light, dark; default: the last choice in
+// this browser), heading (false: without title, input, output and theme button).
 // Resolves to {set, replace, close}: `replace` shows another document with the same tokens and keeps the state.
-export async function mount(element, document, { view, theme = "auto", heading = true } = {}) {
+export async function mount(element, document, { view, theme = readTheme(), heading = true } = {}) {
   mounted.get(element)?.();
   const controller = new AbortController();
   mounted.set(element, () => controller.abort());
@@ -118,9 +118,9 @@ function build(page, heading) {
   }
   addRovingFocus(list, "[role=tab]", page.signal);
   list.addEventListener("focusin", (event) => event.target.matches("[role=tab]") && event.target.click(), { signal: page.signal });
-  const theme = createButton("", () => page.set({ theme: getNextTheme(page.state.theme) }), { class: "theme" });
+  const theme = createThemeButton((next) => page.set({ theme: next }), page.state.theme);
   root.classList.add("saccade");
-  root.replaceChildren(...(heading ? [createHeader(data, theme)] : []), list, ...Object.values(panels), page.live);
+  root.replaceChildren(...(heading ? [createHeader(data, theme.element)] : []), list, ...Object.values(panels), page.live);
   const built = {};
   page.discardViews = (names) => names.filter((name) => built[name]).forEach((name) => {
     built[name].leave?.();
@@ -133,9 +133,7 @@ function build(page, heading) {
     if (before.map !== page.state.map) Object.assign(page.state, { heads: listHeads(page.map()), pin: null });
     if (before.view !== page.state.view) built[before.view]?.leave?.();
     root.dataset.theme = page.state.theme;
-    theme.replaceChildren(drawThemeIcon(page.theme()));
-    theme.setAttribute("aria-label", `${THEMES[page.state.theme]}. Change`);
-    theme.title = THEMES[page.state.theme];
+    theme.set(page.state.theme);
     showView(page, tabs, panels, built);
     if (focus) panels[page.state.view].querySelector(focus)?.focus();
   };
@@ -161,29 +159,24 @@ function createNoAttentionNotice() {
   return createEmptyNotice("No attention here", "This model has no attention layers, so there are no weights to show.");
 }
 
-function getNextTheme(theme) {
-  const names = Object.keys(THEMES);
-  return names[(names.indexOf(theme) + 1) % names.length];
-}
-
 function createHeader(data, theme) {
   const texts = [["Input", data.input], ["Output", data.output]].filter(([, text]) => text);
   return el("header", { class: "head" },
-    el("div", { class: "brand" }, drawLogo(), "saccade", theme),
+    createBrand(theme),
     el("h1", {}, data.title || "Attention"),
-    el("dl", { class: "texts" }, ...texts.map(([name, text]) => el("div", {}, el("dt", {}, name), el("dd", { dir: "auto" }, text)))));
+    el("dl", { class: "texts" }, ...texts.map(([name, text]) => el("div", {}, el("dt", {}, name), createLongText(text)))));
 }
 
-// Three fixations of an eye and the saccades between them.
-function drawLogo() {
-  return svg("svg", { viewBox: "0 0 36 20", width: 36, height: 20, "aria-hidden": "true", class: "logo" },
-    svg("path", { d: "M5,15 Q12,-4 19,10 T31,6" }),
-    svg("circle", { cx: 5, cy: 15, r: 2 }), svg("circle", { cx: 19, cy: 10, r: 2.6 }), svg("circle", { cx: 31, cy: 6, r: 3.6 }));
-}
-
-function drawThemeIcon(theme) {
-  const rays = Array.from({ length: 8 }, (_, i) => svg("path", { d: "M10,1.2 v2.4", transform: `rotate(${45 * i} 10 10)` }));
-  const shapes = theme === "dark" ? [svg("path", { d: "M12.5,3 A7.5,7.5 0 1 0 17,12.5 A6.2,6.2 0 0 1 12.5,3 Z" })]
-    : [svg("circle", { cx: 10, cy: 10, r: 3.6 }), ...rays];
-  return svg("svg", { viewBox: "0 0 20 20", width: 20, height: 20, "aria-hidden": "true" }, ...shapes);
+// A text of which a few lines are shown; the rest, if any, at the press of a button.
+function createLongText(text) {
+  const shown = el("div", { class: "long", dir: "auto" }, text);
+  const more = createButton("Show all", () => {
+    const open = shown.classList.toggle("open");
+    more.textContent = open ? "Show less" : "Show all";
+    more.setAttribute("aria-expanded", String(open));
+  }, { class: "quiet", "aria-expanded": "false", hidden: true });
+  new ResizeObserver(() => {
+    if (!shown.classList.contains("open")) setVisible(more, shown.scrollHeight > shown.clientHeight + 1);
+  }).observe(shown);
+  return el("dd", {}, shown, more);
 }

@@ -58,11 +58,11 @@ export function getHeadName(head, heads) {
   return heads === 1 ? "its only head" : `head ${head + 1}`;
 }
 
-// Formats a weight with as many digits as its quantization error allows, or six where it is exact.
+// Formats a weight with three decimal places, or, where it is quantized, with as many as its error allows, and the error.
 export function formatWeight(one, weight) {
   if (weight === 0) return "0";
   const off = one.tolerance(Math.abs(weight));
-  if (off === 0) return Math.abs(weight) < 1e-4 ? weight.toExponential(3) : Number(weight.toPrecision(6)).toString();
+  if (off === 0) return weight.toFixed(3).replace("-0.000", "0.000");
   const digits = Math.max(1, Math.min(6, Math.ceil(-Math.log10(off))));
   return `${weight.toFixed(digits)} ± ${off.toPrecision(1)}`;
 }

@@ -1,5 +1,6 @@
 // Attention snapshots ("moments") of fixed validation inputs: a player over training steps around the attention page.
 
+import { readTheme } from "./brand.js";
 import { createButton, createSelect, el, setVisible } from "./element.js";
 import { mount } from "./main.js";
 import { formatNumber } from "./scale.js";
@@ -19,7 +20,7 @@ export function createMomentsPanel(source, announce) {
   const element = el("section", { class: "watch-part", "aria-label": "Attention during training" },
     el("div", { class: "bar head" }, el("h2", {}, "Attention during training"), text.element), note, player, place);
   const cache = new Map(); // step -> moment
-  const state = { at: -1, text: 0 };
+  const state = { at: -1, text: 0, theme: readTheme() };
   let moments = [];
   let timer = null;
   let page = null; // the attention page and the index of its input
@@ -59,7 +60,7 @@ export function createMomentsPanel(source, announce) {
     if (!text.select.options.length) text.setOptions(documents.map((one, i) => [i, one.input ?? one.output]), state.text);
     const document = documents[state.text];
     if (page?.text === state.text) return page.replace(document);
-    const mounted = await mount(place, document, { view: page ? undefined : "matrix", heading: false });
+    const mounted = await mount(place, document, { view: page ? undefined : "matrix", theme: state.theme, heading: false });
     page = { ...mounted, text: state.text };
   };
   const update = (history) => {
@@ -76,7 +77,11 @@ export function createMomentsPanel(source, announce) {
     if (at !== state.at || moments[at] !== before) set({ at });
     else slider.value = String(at);
   };
-  return { element, update };
+  const setTheme = (theme) => {
+    state.theme = theme;
+    page?.set({ theme });
+  };
+  return { element, update, setTheme };
 }
 
 function explainAbsence({ watched, state }) {

@@ -51,7 +51,7 @@ export function formatNumber(value) {
   if (Number.isInteger(value)) return value.toLocaleString("en");
   const size = Math.abs(value);
   if (size >= 1000) return Math.round(value).toLocaleString("en");
-  if (size > 0 && size < 0.001) return value.toExponential(2);
+  if (size > 0 && size < 0.0001) return value.toExponential(1).replace(".0e", "e");
   return Number(value.toPrecision(4)).toString();
 }
 

@@ -1,6 +1,7 @@
 // The page of a training run: watch(element, source) shows its history and polls for updates while the source is live.
 // A source has run(), which resolves to the history or to null if it has not changed, moment(step), and `live`.
 
+import { createBrand, createThemeButton, readTheme } from "./brand.js";
 import { createChart } from "./curves.js";
 import { createCheckbox, createSelect, el, setVisible } from "./element.js";
 import { createMomentsPanel } from "./moments.js";
@@ -43,10 +44,17 @@ function build(page) {
     page.state.cursor = cursor;
     charts.update(page);
   };
-  const heading = createHeading();
+  const theme = createThemeButton((next) => setTheme(next));
+  const heading = createHeading(theme.element);
   const charts = createCharts(page, { oncursor, announce });
   const numbers = createNumbersTable();
-  const parts = [createMomentsPanel(page.source, announce), createSamplesPanel()];
+  const moments = createMomentsPanel(page.source, announce);
+  const parts = [moments, createSamplesPanel()];
+  const setTheme = (next) => {
+    page.root.dataset.theme = next;
+    moments.setTheme(next);
+  };
+  setTheme(readTheme());
   page.problem = el("p", { class: "watch-problem", role: "alert", hidden: true });
   const empty = el("div", { class: "empty" }, el("h2", {}, "No metrics yet"), el("p", {}, "Waiting for the first log entry of the training."));
   const curves = el("section", { class: "watch-part", "aria-label": "Curves" }, charts.bar, charts.element, numbers.element);
@@ -65,12 +73,12 @@ function build(page) {
   };
 }
 
-function createHeading() {
+function createHeading(theme) {
   const name = el("h1", {}, "Training");
   const pill = el("span", { class: "watch-state" });
   const facts = el("p", { class: "watch-facts" });
   const bar = el("progress", { max: 1, value: 0, "aria-label": "Training progress" });
-  const element = el("header", { class: "watch-head" }, el("div", { class: "bar" }, name, pill), facts, bar);
+  const element = el("header", { class: "watch-head" }, createBrand(theme), el("div", { class: "bar" }, name, pill), facts, bar);
   const update = (history) => {
     name.textContent = history.name || "Training";
     pill.textContent = STATE_NAMES[history.state];
