@@ -18,6 +18,7 @@ from saccade.parsing import parse_json, read_text
 RECIPE, WEIGHTS = "recipe.toml", "model.safetensors"  # with the tokenizers, all that prediction needs
 CHECKPOINTS, METRICS, CARD = "checkpoints", "metrics.jsonl", "card.md"
 FILTER_REPORT = "filter.json"  # what `data.filter` has dropped: counts and examples by reason
+SKIPPED_ROWS = "skipped.jsonl"  # rows that `data.on_error = "skip"` has skipped: one line of JSON for each
 SAMPLES = "samples.jsonl"  # outputs for some validation examples, one line per validation
 UNREADABLE = "unreadable"  # state of a run whose files cannot be read
 LOCK = ".training"  # locked by the process that trains the run

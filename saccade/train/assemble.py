@@ -67,4 +67,5 @@ def build_session(
         use_cuda_graphs=layout.use_cuda_graphs,
         notes=list(data.notes),
         filtered=data.filtered,
+        bad_rows=data.bad_rows,
     )

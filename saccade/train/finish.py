@@ -43,6 +43,8 @@ def finish(s: Session) -> None:
             write_filter_report(s)
             for report in s.filtered["train"]:
                 s.log.print_line(report.format_note("document"))
+            for note in filter(None, (each.format_note() for each in s.bad_rows)):
+                s.log.print_line(note)
         plot_loss(s.run)
         atomic_write(s.run / CARD, format_model_card(s, chosen).encode())
     s.log.print_line(f"{chosen.description}; {s.progress.seconds / 60:.1f} minutes; the run is in {s.run}")

@@ -13,6 +13,7 @@ from saccade.allocation import check_allocation
 from saccade.config.schema import Recipe, Train
 from saccade.data.prepare import prepare
 from saccade.data.tokenization.tokenizers import Tokenizers
+from saccade.display import NotebookProgress, find_notebook_display
 from saccade.errors import SaccadeError
 from saccade.model.build.model import build
 from saccade.model.model import Model
@@ -33,7 +34,8 @@ from saccade.train.transfer.model import build_initial_model
 
 def open_session(recipe: Recipe, run: Path, *, ranks: Ranks, device: torch.device, resumed: bool) -> Session:
     """Prepare data, model and optimizer; a resumed run is restored from its last intact checkpoint."""
-    report = print_message if ranks.is_main else ignore_message
+    notebook = open_notebook(ranks)
+    report = notebook.print_line if notebook else print_message if ranks.is_main else ignore_message
     check_settings(recipe)
     check_tensorboard(recipe.train)
     data = ranks.run_main_first(
@@ -59,6 +61,7 @@ def open_session(recipe: Recipe, run: Path, *, ranks: Ranks, device: torch.devic
     if found:
         stream.restore(get_data_position(found.state["data"], recipe.train, report))
     session = build_session(recipe, run, data=data, model=model.to(device), stream=stream, ranks=ranks)
+    session.log.notebook = notebook
     session.notes += notes
     for note in notes:
         report(note)
@@ -152,6 +155,12 @@ def check_without_validation(settings: Train) -> None:
             raise SaccadeError(
                 f"{setting} needs validation data; give --valid FILES, or data.valid=0.01 to hold some out"
             )
+
+
+def open_notebook(ranks: Ranks) -> NotebookProgress | None:
+    """Open the output of a training in a notebook; None elsewhere, where it is on stderr."""
+    display = find_notebook_display() if ranks.is_main else None
+    return None if display is None else NotebookProgress(display)
 
 
 def print_message(text: str) -> None:
