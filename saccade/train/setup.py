@@ -27,7 +27,7 @@ from saccade.train.distributed.ranks import Ranks
 from saccade.train.folder import check_disk_space, initialize_folder
 from saccade.train.log import format_banner
 from saccade.train.optimizer import freeze
-from saccade.train.pace import adopt_planned_steps
+from saccade.train.pace import adopt_planned_steps, warn_of_days
 from saccade.train.session import Session, get_data_position, restore_session
 from saccade.train.transfer.model import build_initial_model
 
@@ -74,6 +74,8 @@ def open_session(recipe: Recipe, run: Path, *, ranks: Ranks, device: torch.devic
         initialize_folder(session, resumed=resumed, warn=report)
         for line in format_banner(session):
             report(line)
+        if warning := warn_of_days(session, data.train):
+            report(warning)
     ranks.barrier()
     return session
 
