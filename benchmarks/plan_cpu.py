@@ -3,8 +3,8 @@
     python benchmarks/plan_cpu.py [--out benchmarks/results] [--steps 40]
 
 Each case is planned, and then trained for some steps without validation on the data of the recipe or, for multi30k, on
-generated text of its size; the time of a step is the mean of the second half. The load of the machine is recorded: other
-programs make both times longer, and not alike.
+generated text of its size; the time of a step is the mean of the second half. The load of the machine is recorded:
+other programs make both times longer, and not alike.
 """
 
 import argparse
@@ -62,8 +62,8 @@ def main() -> None:
         predicted = made.cpu.step_seconds
         rows.append({
             "what": f"{what}: a step, planned in {planning:.0f} s", "value": round(value, 4), "unit": "s",
-            "peer": "predicted by saccade plan", "peer_value": round(predicted, 4), "ratio": round(value / predicted, 3),
-            "detail": True,
+            "peer": "predicted by saccade plan", "peer_value": round(predicted, 4),
+            "ratio": round(value / predicted, 3), "detail": True,
         })  # fmt: skip
         print(f"{what:<36} {value:>8.3f} s  predicted {predicted:.3f} s", flush=True)
     load = os.getloadavg()[1]

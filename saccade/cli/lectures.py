@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saccade.cli.arguments import Json, Plugins
+from saccade.cli.arguments import Command, Group, Json, Plugins
 from saccade.cli.exits import report_errors
 from saccade.cli.table import align_columns
 from saccade.errors import SaccadeError
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from saccade.lectures.outcomes import Outcome
 
 EXIT_CLAIM_FAILED = 1
-app = typer.Typer(help="Lecture notes on attention, executable: every claim is measured.", no_args_is_help=True)
+app = typer.Typer(
+    help="Lecture notes on attention, executable: every claim is measured.", cls=Group, no_args_is_help=True
+)
 
 RowNumbers = Annotated[list[int], typer.Argument(metavar="[ROW]...", help="Row numbers of claims; default: all.")]
 Train = Annotated[bool, typer.Option("--train", help="Include the claims that need training or timing (minutes).")]
@@ -36,7 +38,7 @@ Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the 
 Lecture = Annotated[str | None, typer.Option("--lecture", help="Only this lecture: S0, S1, S2, S3 or S4.")]
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 @report_errors()
 def list_(as_json: Json = False) -> None:
     """List all claims by topic, and how long it takes to check each; `saccade lectures run` checks them."""
@@ -52,7 +54,7 @@ def list_(as_json: Json = False) -> None:
     print(f"{quick} are checked by `saccade lectures run`, {slow} more, which train a model, with --train")
 
 
-@app.command()
+@app.command(cls=Command)
 @report_errors()
 def run(numbers: RowNumbers = [], train: Train = False, as_json: Json = False) -> None:  # noqa: B006  # typer copies it
     """Measure claims and print expected and measured values. Exit code 1 if a claim fails."""
@@ -74,7 +76,7 @@ def run(numbers: RowNumbers = [], train: Train = False, as_json: Json = False) -
         raise SystemExit(EXIT_CLAIM_FAILED)
 
 
-@app.command()
+@app.command(cls=Command)
 @report_errors()
 def audit(
     numbers: RowNumbers = [],  # noqa: B006  # typer copies it
@@ -113,7 +115,7 @@ def audit(
         raise SystemExit(EXIT_CLAIM_FAILED)
 
 
-@app.command()
+@app.command(cls=Command)
 @report_errors()
 def trace(
     run: Run = None,
@@ -136,7 +138,7 @@ def trace(
     print(format_trace(matrices, words))
 
 
-@app.command()
+@app.command(cls=Command)
 @report_errors()
 def report(out: Out, lecture: Lecture = None, train: Train = False) -> None:
     """Write all claims in slide order as one HTML page: formulas, measurements, figures, code, errata."""
