@@ -192,7 +192,10 @@ def get_state(path: Path) -> str:
         return "new"
     if is_training(path):
         return "training"
-    return "finished" if (path / CARD).exists() else "interrupted"  # the last file of a run; resuming removes it
+    if (path / CARD).exists():  # the last file of a run; resuming removes it
+        return "finished"
+    is_copy = (path / WEIGHTS).exists() and not (path / CHECKPOINTS).is_dir()  # of what prediction needs
+    return "finished" if is_copy else "interrupted"
 
 
 def _format_score(lines: list[dict[str, Any]], metric: str) -> str:
