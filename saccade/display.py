@@ -1,16 +1,22 @@
-"""How results are shown: `repr`, HTML tables in notebooks, and pandas data frames."""
+"""How results are shown: `repr`, HTML tables in notebooks, pandas data frames, and progress in notebooks."""
 
 from __future__ import annotations
 
 import html
+import importlib
+import sys
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas
 
 MAX_HTML_ROWS = 50  # of a table in a notebook
+MAX_RECENT_LINES = 5  # of the log of a training in a notebook, since its first step
+UPDATE_SECONDS = 0.5  # between two updates of the progress in a notebook
 
 
 class Tabular(ABC):
@@ -53,3 +59,55 @@ def format_cell(value: Any) -> str:
     if isinstance(value, float) and abs(value) < 1e4:
         return f"{value:.4g}"
     return f"{value:,.0f}"
+
+
+def find_notebook_display() -> Callable[..., Any] | None:
+    """Return the function `display` of IPython in a notebook; None in a terminal or a program."""
+    get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    if get_shell is None or not hasattr(get_shell(), "kernel"):
+        return None
+    display: Callable[..., Any] = importlib.import_module("IPython.display").display
+    return display
+
+
+class NotebookProgress:
+    """The output of a training in a cell of a notebook, which is updated in place: lines of text and a progress bar.
+
+    The lines before the first step stay, of later ones the last `MAX_RECENT_LINES`; metrics.jsonl has them all.
+    """
+
+    def __init__(self, display: Callable[..., Any]) -> None:
+        self.display = display
+        self.handle: Any = None  # of the output, once there is one
+        self.first_lines: list[str] = []
+        self.recent_lines: deque[str] = deque(maxlen=MAX_RECENT_LINES)
+        self.step, self.status = 0, ""
+        self.total: int | None = None
+        self.updated = 0.0
+
+    def print_line(self, text: str) -> None:
+        (self.recent_lines if self.step else self.first_lines).append(text)
+        self._update()
+
+    def set_progress(self, step: int, total: int | None, status: str | None = None) -> None:
+        """Move the progress bar; `status` is the text behind it, by default as before."""
+        self.step, self.total = step, total
+        self.status = self.status if status is None else status
+        if time.monotonic() - self.updated >= UPDATE_SECONDS:
+            self._update()
+
+    def _update(self) -> None:
+        self.updated = time.monotonic()
+        if self.handle is None:
+            self.handle = self.display(self, display_id=True)
+        else:
+            self.handle.update(self)
+
+    def _repr_html_(self) -> str:
+        first, recent = (html.escape("\n".join(lines)) for lines in (self.first_lines, self.recent_lines))
+        total = f' max="{self.total}"' if self.total else ""
+        of_total = f"/{self.total:,}" if self.total else ""
+        bar = (
+            f'<progress value="{self.step}"{total}></progress> step {self.step:,}{of_total}  {html.escape(self.status)}'
+        )
+        return f"<pre>{first}</pre>" + (f"<div>{bar}</div><pre>{recent}</pre>" if self.step else "")

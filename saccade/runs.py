@@ -18,6 +18,7 @@ from saccade.parsing import parse_json, read_text
 RECIPE, WEIGHTS = "recipe.toml", "model.safetensors"  # with the tokenizers, all that prediction needs
 CHECKPOINTS, METRICS, CARD = "checkpoints", "metrics.jsonl", "card.md"
 FILTER_REPORT = "filter.json"  # what `data.filter` has dropped: counts and examples by reason
+SKIPPED_ROWS = "skipped.jsonl"  # rows that `data.on_error = "skip"` has skipped: one line of JSON for each
 SAMPLES = "samples.jsonl"  # outputs for some validation examples, one line per validation
 EXAMPLES = "examples.json"  # validation examples that the page of `saccade serve` shows
 EXAMPLE_FILE = "example"  # with the suffix of the file: the image or audio of the only example
@@ -196,7 +197,10 @@ def get_state(path: Path) -> str:
         return "new"
     if is_training(path):
         return "training"
-    return "finished" if (path / CARD).exists() else "interrupted"  # the last file of a run; resuming removes it
+    if (path / CARD).exists():  # the last file of a run; resuming removes it
+        return "finished"
+    is_copy = (path / WEIGHTS).exists() and not (path / CHECKPOINTS).is_dir()  # of what prediction needs
+    return "finished" if is_copy else "interrupted"
 
 
 def _format_score(lines: list[dict[str, Any]], metric: str) -> str:

@@ -193,9 +193,9 @@ def test_plan_takes_a_recipe_or_a_run(run):
     plan = saccade.plan("transformer", overrides={"reader.stack.layers": 2}, gpu="A100")
     frame = plan.to_pandas()
     counts = dict(zip(frame["quantity"], frame["value"], strict=True))
-    assert 0 < counts["parameters"] < saccade.plan("transformer").to_records()[0]["value"]
+    assert 0 < counts["parameters"] < saccade.plan("transformer", gpu="A100").to_records()[0]["value"]
     assert repr(plan).startswith("<plan of transformer: ") and "A100" in repr(plan)
-    assert saccade.plan("mine").vocabulary == run.tokenizers.source.size
+    assert saccade.plan("mine", gpu="A100").vocabulary == run.tokenizers.source.size
 
 
 def test_recipes_are_a_table():

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from saccade.cli import lectures
-from saccade.cli.arguments import join_paired_values
+from saccade.cli.arguments import Command, Group, join_paired_values
 from saccade.cli.backtranslate import backtranslate
 from saccade.cli.distill import distill
 from saccade.cli.exchange import export_model, import_model
@@ -32,6 +32,7 @@ from saccade.cli.watch import watch
 
 app = typer.Typer(
     name="saccade",
+    cls=Group,
     help="Train, decode, evaluate and visualize attention models. Start with: saccade demo",
     no_args_is_help=True,
     add_completion=False,
@@ -55,9 +56,9 @@ for command in (
     explain,
     runs,
 ):
-    app.command()(report_errors()(command))
-app.command("import")(report_errors()(import_model))
-app.command("export")(report_errors()(export_model))
+    app.command(cls=Command)(report_errors()(command))
+app.command("import", cls=Command)(report_errors()(import_model))
+app.command("export", cls=Command)(report_errors()(export_model))
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(lectures.app, name="lectures")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from saccade.errors import SaccadeError
 
@@ -35,6 +36,30 @@ Plugins = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+
+
+class Command(TyperCommand):
+    """A command whose help has no names of Python's types."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return clean_help(super().get_params(ctx))
+
+
+class Group(TyperGroup):
+    """A group of commands whose help has no names of Python's types."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return clean_help(super().get_params(ctx))
+
+
+def clean_help(params: list[Any]) -> list[Any]:
+    """Show no value for a flag, VALUE for an option without a metavar, and of an argument only its name."""
+    for param in params:
+        if param.param_type_name == "argument":
+            param.display_type = lambda ctx: ""
+        elif param.metavar is None:
+            param.metavar = "" if getattr(param, "is_flag", False) else "VALUE"
+    return params
 
 
 def join_paired_values(arguments: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saccade.cli.arguments import Json, Plugins
+from saccade.cli.arguments import Command, Group, Json, Plugins
 from saccade.cli.exits import report_errors
 from saccade.cli.table import align_columns
 from saccade.errors import SaccadeError
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from saccade.lectures.outcomes import Outcome
 
 EXIT_CLAIM_FAILED = 1
-app = typer.Typer(help="Lecture notes on attention, executable: every claim is measured.", no_args_is_help=True)
+app = typer.Typer(
+    help="Lecture notes on attention, executable: every claim is measured.", cls=Group, no_args_is_help=True
+)
 
 RowNumbers = Annotated[list[int], typer.Argument(metavar="[ROW]...", help="Row numbers of claims; default: all.")]
 Train = Annotated[bool, typer.Option("--train", help="Include the claims that need training or timing (minutes).")]
@@ -40,7 +42,7 @@ Recipe = Annotated[str | None, typer.Option("--recipe", metavar="NAME", help="On
 Sources = Annotated[bool, typer.Option("--sources", help="Say where in the lecture notes each claim stands.")]
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 @report_errors()
 def list_(recipe: Recipe = None, sources: Sources = False, as_json: Json = False) -> None:
     """List all claims by topic; `saccade lectures run` checks them."""
@@ -59,7 +61,7 @@ def list_(recipe: Recipe = None, sources: Sources = False, as_json: Json = False
         print(f"\nS3:121 is line 121 of a plain-text transcription of S3:\n{format_legend()}")
 
 
-@app.command()
+@app.command(cls=Command)
 @report_errors()
 def run(
     numbers: RowNumbers = [],  # noqa: B006  # typer copies it
@@ -89,7 +91,7 @@ def run(
         raise SystemExit(EXIT_CLAIM_FAILED)
 
 
-@app.command()
+@app.command(cls=Command)
 @report_errors()
 def audit(
     numbers: RowNumbers = [],  # noqa: B006  # typer copies it
@@ -128,7 +130,7 @@ def audit(
         raise SystemExit(EXIT_CLAIM_FAILED)
 
 
-@app.command()
+@app.command(cls=Command)
 @report_errors()
 def trace(
     run: Run = None,
@@ -151,7 +153,7 @@ def trace(
     print(format_trace(matrices, words, width=get_width()))
 
 
-@app.command()
+@app.command(cls=Command)
 @report_errors()
 def report(out: Out, lecture: Lecture = None, train: Train = False) -> None:
     """Write all claims in slide order as one HTML page: formulas, measurements, figures, code, errata."""

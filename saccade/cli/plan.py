@@ -9,7 +9,7 @@ import typer
 
 from saccade.cli.arguments import Json, Plugins, check_overrides
 from saccade.cli.table import align_columns
-from saccade.cli.train import Overrides, Paper
+from saccade.cli.train import Overrides, Paper, Tiny
 from saccade.config.plugins import load_plugins
 from saccade.errors import SaccadeError
 
@@ -28,7 +28,15 @@ Tokens = Annotated[
 Length = Annotated[
     int | None, typer.Option("--length", metavar="N", help="Sequence length, for the cost of the attention scores.")
 ]
-Gpu = Annotated[str, typer.Option("--gpu", metavar="NAME", help="GPU model, such as H200, A100 or RTX-4090.")]
+Gpu = Annotated[
+    str | None,
+    typer.Option(
+        "--gpu",
+        metavar="NAME",
+        help="GPU model, such as H200, A100 or RTX-4090. cpu, the default where there is no GPU: also measure training "
+        "steps on this CPU.",
+    ),
+]
 Gpus = Annotated[int, typer.Option("--gpus", metavar="N", help="Number of GPUs.")]
 Price = Annotated[float | None, typer.Option("--price", metavar="USD", help="Price of one GPU hour in US dollars.")]
 Mfu = Annotated[
@@ -45,11 +53,12 @@ ShowTable = Annotated[
 def plan(  # noqa: PLR0913  # the options of a command are its parameters
     recipe: RecipeOrRun = None,
     overrides: Overrides = [],  # noqa: B006  # typer copies it
+    tiny: Tiny = False,
     paper: Paper = False,
     vocabulary: Vocabulary = None,
     tokens: Tokens = None,
     length: Length = None,
-    gpu: Gpu = "H200",
+    gpu: Gpu = None,
     gpus: Gpus = 1,
     price: Price = None,
     mfu: Mfu = None,
@@ -68,8 +77,8 @@ def plan(  # noqa: PLR0913  # the options of a command are its parameters
     from saccade.plan.api import plan as estimate_training
 
     estimate = estimate_training(
-        recipe, overrides=check_overrides(overrides), paper=paper, vocabulary=vocabulary, tokens=tokens, length=length,
-        gpu=gpu, gpus=gpus, price=price, mfu=mfu, kinds=load_plugins(*plugin),
+        recipe, overrides=check_overrides(overrides), tiny=tiny, paper=paper, vocabulary=vocabulary, tokens=tokens,
+        length=length, gpu=gpu, gpus=gpus, price=price, mfu=mfu, kinds=load_plugins(*plugin),
     )  # fmt: skip
     print(json.dumps(estimate.as_dict(), indent=2) if as_json else format_plan(estimate))
     if paper and not as_json:

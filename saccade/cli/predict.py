@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from saccade.predict.outputs import Hypothesis
     from saccade.predict.predictors.predictor import Predictor
 
+TABLES = (".tsv", ".csv", ".jsonl", ".parquet")  # files with columns
 MAX_FILE_NAME = 255  # characters; longer texts are no names of files
 Runs = Annotated[str, typer.Argument(metavar="RUN", help="Folder or name of a run; RUN,RUN is an ensemble.")]
 Inputs = Annotated[
@@ -191,9 +192,12 @@ def check_texts(predictor: Predictor, texts: Sequence[str]) -> None:
     """Raise where an input of a model that reads texts is the name of a file, whose lines are certainly meant."""
     for text in texts if not predictor.medium else ():
         if len(text) < MAX_FILE_NAME and Path(text).suffix and Path(text).is_file():
+            option = f"its lines by --input {text}"
+            if text.lower().removesuffix(".gz").removesuffix(".xz").endswith(TABLES):
+                option = f"a column of it by --corpus {text} --column NAME --output FOLDER"
             raise SaccadeError(
-                f"'{text}' is a file, but this run reads texts, not files; give its lines by --input {text}, or if the "
-                "name itself is the text, by --input - and stdin"
+                f"'{text}' is a file, but this run reads texts, not files; give {option}, or if the name itself is the "
+                "text, by --input - and stdin"
             )
 
 

@@ -26,7 +26,7 @@ Overrides = Annotated[
 RunName = Annotated[str | None, typer.Option("--run", metavar="NAME", help="Name of the run; default: RECIPE-N.")]
 Tiny = Annotated[bool, typer.Option("--tiny", help="Train a small model on synthetic data, in at most three minutes.")]
 Paper = Annotated[
-    bool, typer.Option("--paper", help="Take sizes and training settings from the recipe's paper: the table [paper].")
+    bool, typer.Option("--paper", help="Take sizes and settings from the recipe's paper: its table `paper`.")
 ]
 Resume = Annotated[
     str | None, typer.Option("--resume", metavar="RUN", help="Resume training a run from its last checkpoint.")

@@ -266,6 +266,11 @@ class Data(Table):
     max_length: Count = 256
     """Maximal length of a sequence in tokens, the end token included. Longer pairs are skipped and counted, longer
     documents are split. Memory grows with it."""
+    on_error: Literal["stop", "skip"] = "stop"
+    """What is done with a row that cannot be used: a missing field, an empty side, bytes that are not UTF-8, another
+    number of columns, a picture or recording that cannot be read. "stop": training does not begin, and the message
+    names file and row. "skip": such rows are counted and listed in skipped.jsonl of the run; more than half of a corpus
+    is still an error."""
     filter: Filter = Filter()
     """Corpus cleaning: which examples are dropped before training. The defaults drop none."""
     documents: Literal["lines", "blank", "file"] = "lines"

@@ -14,20 +14,28 @@ from typing import Any
 from saccade.config import schema
 from saccade.config.schema import Corpus, Recipe
 from saccade.data.sources import labelled, table
+from saccade.data.sources.bad_rows import BadRows
 from saccade.data.sources.corpus import (
     CorpusSplit,
     format_dropped_notes,
     format_filter_notes,
     format_unanswerable_notes,
 )
-from saccade.data.sources.documents import hash_file_sizes
+from saccade.data.sources.documents import hash_file_sizes, is_hub_name
 from saccade.data.sources.filtering import FilterReport, build_filter_key
 from saccade.data.sources.labelled import validate_labels
 from saccade.data.sources.overview import describe_corpora, format_sizes
 from saccade.data.sources.own_format import inherit_format
 from saccade.data.sources.ranges import WHOLE, Share
 from saccade.data.store.arrays import Store, discard, open_store, write_folder, write_store
-from saccade.data.store.media import MediaEncoder, MediaLibrary, MediaStore, format_skipped_notes, open_or_decode
+from saccade.data.store.media import (
+    MediaEncoder,
+    MediaLibrary,
+    MediaStore,
+    find_unreadable,
+    format_too_long_note,
+    open_or_decode,
+)
 from saccade.data.store.streaming import DocumentStream, InterleavedDocuments, validate_stream
 from saccade.data.tokenization import encode
 from saccade.data.tokenization.labels import Labels, collect_labels
@@ -50,6 +58,7 @@ class PreparedData:
     valid_pairs: list[tuple[str, str]]  # text of some validation examples, to decode and score during training
     notes: list[str]  # messages about dropped rows and skipped files
     filtered: dict[str, list[FilterReport]] = field(default_factory=dict)  # of "train" and "valid"; grows in a stream
+    bad_rows: list[BadRows] = field(default_factory=list)  # of each corpus; grows in a stream
 
 
 def _print_note(text: str) -> None:
@@ -68,7 +77,7 @@ def prepare_rows(recipe: Recipe, *, tokenizers: Tokenizers | None, cache: Path |
     folder = cache or get_cache_folder()
     train, valid = _build_splits(recipe)
     if recipe.data.stream:
-        validate_stream(recipe)
+        _check_stream(recipe)
         train = [replace(split, stream=True) for split in train]
     overview = describe_corpora(train, title="data", key="data.train")
     if not recipe.data.valid_share:
@@ -81,16 +90,17 @@ def prepare_rows(recipe: Recipe, *, tokenizers: Tokenizers | None, cache: Path |
         trained = _train_or_load_tokenizers(recipe, train, [keys[split] for split in stored], folder)
         tokenizers = replace(trained, labels=_collect_labels(train, trained.labels))
     settings = recipe.task.get_encoding(recipe)
-    libraries = [_build_library(splits, keys, folder) for splits in (stored, valid)]
+    libraries = [_build_library(splits, keys, folder, report) for splits in (stored, valid)]
     stores = [
         _open_or_write_store(splits, [keys[split] for split in splits], tokenizers, folder, encoding, library)
         if splits
         else None
-        for splits, encoding, (library, _) in zip(
+        for splits, encoding, library in zip(
             (stored, valid), (settings, settings.without_dropout()), libraries, strict=True
         )
     ]
-    notes = list(dict.fromkeys(note for _, skipped in libraries for note in skipped))
+    bad_rows = [split.bad_rows for split in (*train, *valid)]
+    notes = [note for note in dict.fromkeys(each.format_note() for each in bad_rows) if note]
     notes += [
         note
         for store, splits in zip(stores, (stored, valid), strict=True)
@@ -108,14 +118,14 @@ def prepare_rows(recipe: Recipe, *, tokenizers: Tokenizers | None, cache: Path |
     for note in (*sizes, *notes):
         report(note)
     count = recipe.train.valid_predictions if len(settings.sides) > 1 else 0  # a document has no reference output
-    readable = None if libraries[1][0] is None else libraries[1][0].get_file_numbers()
+    readable = None if libraries[1] is None else libraries[1].get_file_numbers()
     decodable = (pair for path, pair in _iter_complete_pairs(valid) if readable is None or path in readable)
     pairs = list(islice(decodable, count))
     rows = [store and recipe.task.build_rows(store, recipe, tokenizers) for store in stores]
     if recipe.data.stream:
         filtered["train"] = [FilterReport(split.name) for split in train if split.filter]
     training = rows[0] or _build_stream(recipe, train, tokenizers, filtered["train"])
-    return PreparedData(tokenizers, training, rows[1], pairs, notes, filtered)
+    return PreparedData(tokenizers, training, rows[1], pairs, notes, filtered, bad_rows)
 
 
 def _build_stream(
@@ -161,7 +171,14 @@ def _build_splits(recipe: Recipe) -> tuple[list[CorpusSplit], list[CorpusSplit]]
     ) -> list[CorpusSplit]:
         build_split = partial(recipe.task.build_split, recipe, share=share, heldout=heldout, augment=training)
         filtered = data.filter.is_enabled and (training or data.filter.validation)
-        return [replace(build_split(corpus), filter=data.filter if filtered else None) for corpus in corpora]
+        return [
+            replace(
+                build_split(corpus),
+                filter=data.filter if filtered else None,
+                bad_rows=BadRows(corpus.files[0], skips=data.on_error == "skip"),
+            )
+            for corpus in corpora
+        ]
 
     if not data.train:
         raise SaccadeError("no training data: give --data SOURCE TARGET, set data.train, or try --tiny")
@@ -242,20 +259,23 @@ def _iter_texts(splits: Iterable[CorpusSplit]) -> Iterator[Any]:
 
 
 def _build_library(
-    splits: list[CorpusSplit], keys: dict[CorpusSplit, str], cache: Path
-) -> tuple[MediaLibrary | None, list[str]]:
-    """Decode the pictures or recordings of all splits; also return messages about files that cannot be read."""
+    splits: list[CorpusSplit], keys: dict[CorpusSplit, str], cache: Path, report: Report
+) -> MediaLibrary | None:
+    """Decode the pictures or recordings of all splits; files that cannot be read are bad rows."""
     if not splits or splits[0].media_reader is None:
-        return None, []
+        return None
     sources = [split.media_source for split in splits]
     decoded = [
         open_or_decode(source, keys[split].rpartition(" ")[0], cache)
         for source, split in zip(sources, splits, strict=True)
     ]
-    notes = [
-        note for source, media in zip(sources, decoded, strict=True) for note in format_skipped_notes(source, media)
-    ]
-    return MediaLibrary(sources, decoded), notes
+    for split, source, media in zip(splits, sources, decoded, strict=True):
+        for error in find_unreadable(source, media):
+            split.bad_rows(error)
+        split.bad_rows.check_share(len(media) - len(media.broken))
+        if note := format_too_long_note(source, media):
+            report(note)
+    return MediaLibrary(sources, decoded)
 
 
 def _open_or_write_store(
@@ -276,7 +296,10 @@ def _open_or_write_store(
     weights = [split.corpus.weight for split in splits]
     store = open_store(folder, weights=weights)
     codec = splits[0].build_row_codec(splits, tokenizers, max_length=settings.max_length)
-    if store is None:
+    if store is not None:
+        for split, values in zip(splits, store.bad_rows, strict=False):
+            split.bad_rows.adopt(values)
+    else:
         discard(folder)
         labels = tokenizers.labels
         reports = [FilterReport(split.name) for split in splits]
@@ -294,7 +317,8 @@ def _open_or_write_store(
         def fill(temporary: Path) -> dict[str, Any]:
             meta = encode.encode_rows(temporary, corpora, tokenizers, settings, encoder)
             filtered = [report.to_json() for report, split in zip(reports, splits, strict=True) if split.filter]
-            return {**meta, **({"filtered": filtered} if filtered else {})}
+            bad_rows = [split.bad_rows.to_json() for split in splits]
+            return {**meta, "bad_rows": bad_rows, **({"filtered": filtered} if filtered else {})}
 
         write_store(folder, fill)
         store = Store(folder, weights=weights)
@@ -313,6 +337,17 @@ def _open_or_write_store(
     if splits[0].heldout:
         raise SaccadeError(f"data.valid = {splits[0].share} holds out no {noun}; raise it (data: {names})")
     raise SaccadeError(f"there is no {noun} in {names}; expected at least one; is it the right data set and split?")
+
+
+def _check_stream(recipe: Recipe) -> None:
+    """Refuse what a stream does not support."""
+    validate_stream(recipe)
+    names = [name for corpus in recipe.data.train for name in corpus.files if corpus.format or is_hub_name(name)]
+    if names and recipe.data.on_error == "skip":  # its place is a number of rows that were read
+        raise SaccadeError(
+            f'data.stream = true of {names[0]} does not go with data.on_error = "skip"; expected files of text, '
+            f"{', '.join(table.TABLE_SUFFIXES)}; change one of them"
+        )
 
 
 def _hash_texts(*texts: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from saccade.plan.counts import (
     get_transformer_stack,
     is_head,
 )
+from saccade.plan.cpu import CpuSpeed, measure_cpu
 from saccade.plan.flops import Flops, count_flops
 from saccade.plan.hardware import Gpu
 from saccade.plan.layouts import LayoutPlan, count_micro_batches, plan_layouts
@@ -100,6 +101,7 @@ class Plan(Tabular):
     time: TrainingTime
     advice: ShardingAdvice
     layouts: list[LayoutPlan]  # in which `saccade train` can run on these GPUs
+    cpu: CpuSpeed | None = None  # how long a step takes on the CPU of this machine, if that was measured
 
     @property
     def batch_tokens(self) -> int:
@@ -109,9 +111,20 @@ class Plan(Tabular):
     def step_seconds(self) -> float | None:
         """The duration of one optimizer step with full batches."""
         speed = self.time.tokens_per_second
+        return None if speed is None else self.step_tokens / speed
+
+    @property
+    def step_tokens(self) -> float:
+        """The tokens of an optimizer step with full batches, source and target together."""
         count = count_micro_batches(self.recipe, self.time.gpus)
-        tokens = count_sides(self.model, self.flops.target_ratio) * self.batch_tokens * count
-        return None if speed is None else tokens / speed
+        return count_sides(self.model, self.flops.target_ratio) * self.batch_tokens * count
+
+    @property
+    def cpu_hours(self) -> float | None:
+        """The duration of training on the CPU of this machine."""
+        if self.cpu is None or self.time.tokens is None:
+            return None
+        return self.time.tokens / self.step_tokens * self.cpu.step_seconds / SECONDS_PER_HOUR
 
     def to_records(self) -> list[dict[str, Any]]:
         """Return the main numbers, a row each."""
@@ -123,6 +136,7 @@ class Plan(Tabular):
             ("peak memory of a step", None if peak is None else peak / hardware.GIB, "GiB"),
             ("training time", self.time.hours, f"hours on {self.time.gpus} x {self.gpu.name}"),
             ("cost", self.time.dollars, "US dollars"),
+            *([("training time", self.cpu_hours, "hours on this CPU")] if self.cpu is not None else []),
         ]
         return [{"quantity": name, "value": value, "unit": unit} for name, value, unit in rows]
 
@@ -155,6 +169,7 @@ class Plan(Tabular):
             "step_seconds": self.step_seconds,
             "hours": self.time.hours,
             "dollars": self.time.dollars,
+            "cpu": None if self.cpu is None else {**self.cpu._asdict(), "hours": self.cpu_hours},
             "sharding": {
                 "choices": [choice._asdict() for choice in self.advice.options],
                 "best": self.advice.best,
@@ -186,6 +201,15 @@ def make_plan(recipe: Recipe, request: PlanRequest) -> Plan:
     advice = recommend_sharding(memory, gpus=request.gpus, batch_tokens=train.batch_tokens)
     layouts = plan_layouts(memory, recipe, gpus=request.gpus)
     return Plan(recipe, model, vocabulary, length, gpu, found, memory, time, advice, layouts)
+
+
+def add_cpu_speed(plan: Plan, run: Path | None = None) -> Plan:
+    """Measure training steps on the CPU of this machine, for a plan on one GPU; `run` has the tokenizers of a run."""
+    speed = measure_cpu(
+        plan.recipe, vocabulary=plan.vocabulary, length=plan.length, parameters=count_parameters(plan.model),
+        training_flops=plan.time.flops_per_token * plan.step_tokens, run=run,
+    )  # fmt: skip
+    return replace(plan, cpu=speed)
 
 
 def get_vocabulary_size(recipe: Recipe, run: Path | None = None) -> int:

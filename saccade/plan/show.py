@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from saccade.plan.activations import BytesPerToken
 from saccade.plan.counts import count_by_part, count_parameters, count_trainable
+from saccade.plan.cpu import CpuSpeed
 from saccade.plan.estimate import Plan, count_sides
 from saccade.plan.hardware import GIB, TERA
 from saccade.plan.layouts import count_micro_batches
+from saccade.train.pace import LONG_SECONDS, format_time
 
 Rows = list[tuple[str, ...]]
 UNKNOWN_STACK = "not known for this kind of stack"
@@ -20,7 +22,8 @@ def build_sections(plan: Plan) -> list[tuple[str, Rows]]:
         (format_headline(plan), build_part_rows(plan)),
         ("FLOPs per token", build_flops_rows(plan)),
         (f"memory on one {plan.gpu.name}, {plan.batch_tokens:,} tokens in a batch", build_memory_rows(plan)),
-        ("time", build_time_rows(plan)),
+        *([(format_cpu_title(plan.cpu), build_cpu_rows(plan, plan.cpu))] if plan.cpu is not None else []),
+        ("time" if plan.cpu is None else f"time on one {plan.gpu.name}", build_time_rows(plan)),
         (f"memory per GPU on {format_gpus(plan.time.gpus)}", build_sharding_rows(plan)),
         *([(format_layout_title(plan), build_layout_rows(plan))] if plan.time.gpus > 1 else []),
     ]
@@ -117,6 +120,32 @@ def build_time_rows(plan: Plan) -> Rows:
     if time.dollars is not None:
         rows.append(("cost", f"${time.dollars:,.2f}", f"${time.price:g} per GPU hour"))
     return rows
+
+
+def format_cpu_title(cpu: CpuSpeed) -> str:
+    how = "estimated from the speed of a large matrix product"
+    if cpu.measured_tokens is not None:
+        how = f"measured in training steps of {cpu.measured_tokens:,} tokens"
+    return f"time on the CPU of this machine with {cpu.threads} thread{'s' * (cpu.threads != 1)}, {how}"
+
+
+def build_cpu_rows(plan: Plan, cpu: CpuSpeed) -> Rows:
+    rows: Rows = [
+        ("speed", f"{plan.step_tokens / cpu.step_seconds:,.0f} tokens/s", "without validation"),
+        ("a step", f"{cpu.step_seconds:,.3g} s", format_batches(plan)),
+    ]
+    if (minutes := plan.recipe.train.minutes) is not None:
+        rows.append(("steps", f"{60 * minutes / cpu.step_seconds:,.0f}", f"fit into train.minutes={minutes:g}"))
+    elif plan.cpu_hours is not None:
+        rows.append(("training", format_time(3600 * plan.cpu_hours), suggest_small_recipe(plan)))
+    return rows
+
+
+def suggest_small_recipe(plan: Plan) -> str:
+    small = plan.recipe.task.small_recipe
+    if plan.cpu_hours is None or 3600 * plan.cpu_hours < LONG_SECONDS or not small or small == plan.recipe.name:
+        return ""
+    return f"the recipe {small} is made for a CPU"
 
 
 def build_sharding_rows(plan: Plan) -> Rows:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from saccade.config.load import has_recipe, load, override, to_override_list
+from saccade.config.load import has_recipe, load, override, read_recipe, to_override_list
 from saccade.config.schema import Recipe
 from saccade.data.sources.given import Files, to_corpora
 from saccade.errors import SaccadeError
@@ -200,8 +200,10 @@ def check_resume(path: Path, given: Sequence[str]) -> None:
 
 def load_resumed_recipe(path: Path, overrides: Sequence[str], kinds: Mapping[str, Any] | None) -> Recipe:
     """Load the recipe of a run with overrides; those that would change the model or the data are refused."""
-    before = load(path / RECIPE, kinds=kinds)
-    after = load(path / RECIPE, overrides=overrides, kinds=kinds)
+    has_key = "on_error" in read_recipe(path / RECIPE).get("data", {})
+    former = [] if has_key else ["data.on_error=skip"]  # up to 0.9, incomplete rows were skipped
+    before = load(path / RECIPE, overrides=former, kinds=kinds)
+    after = load(path / RECIPE, overrides=[*former, *overrides], kinds=kinds)
     changed = [name for name in FIXED_TABLES if getattr(before, name) != getattr(after, name)]
     changed += [f"train.{key}" for key in ("seed", "lora") if getattr(before.train, key) != getattr(after.train, key)]
     if changed:

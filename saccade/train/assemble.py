@@ -68,6 +68,7 @@ def build_session(
         use_cuda_graphs=layout.use_cuda_graphs,
         notes=list(data.notes),
         filtered=data.filtered,
+        bad_rows=data.bad_rows,
     )
     captures_passes = layout.use_cuda_graphs and (ranks.is_distributed or settings.accumulate > 1)
     if captures_passes or (session.splits_on_out_of_memory and ranks.is_distributed):

@@ -55,6 +55,8 @@ def finish(s: Session) -> None:
             write_filter_report(s)
             for report in s.filtered["train"]:
                 s.log.print_line(report.format_note("document"))
+            for note in filter(None, (each.format_note() for each in s.bad_rows)):
+                s.log.print_line(note)
         plot_loss(s.run)
         if s.recipe.train.keep_examples:
             write_examples(s.run, choose_examples(s), is_media=bool(s.recipe.reader.medium))

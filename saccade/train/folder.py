@@ -10,10 +10,11 @@ from collections.abc import Callable
 from saccade.config.load import save
 from saccade.config.plugins import write_requirements
 from saccade.data.prepare import iter_training_pairs
+from saccade.data.sources.bad_rows import list_rows
 from saccade.data.tokenization.lexicon import LEXICON_FILE, dump_lexicon, learn_lexicon
 from saccade.errors import SaccadeError
 from saccade.files import atomic_write
-from saccade.runs import CARD, CHECKPOINTS, FILTER_REPORT, METRICS, RECIPE, SAMPLES
+from saccade.runs import CARD, CHECKPOINTS, FILTER_REPORT, METRICS, RECIPE, SAMPLES, SKIPPED_ROWS
 from saccade.train import checkpoint
 from saccade.train.log import truncate_metrics
 from saccade.train.session import Session
@@ -60,6 +61,7 @@ def initialize_folder(session: Session, *, resumed: bool, warn: Callable[[str], 
             write_lexicon(session)
         write_requirements(session.recipe.kinds, run)
         write_filter_report(session)
+        write_skipped_rows(session)
         save(session.recipe, run / RECIPE)
     except OSError as error:
         raise SaccadeError(f"cannot write to '{run}': {error.strerror or error}") from None
@@ -71,6 +73,17 @@ def write_filter_report(session: Session) -> None:
     if reports:
         content = json.dumps(reports, ensure_ascii=False, indent=1)
         atomic_write(session.run / FILTER_REPORT, content.encode("utf-8", "backslashreplace"))
+
+
+def write_skipped_rows(session: Session) -> None:
+    """List the rows that `data.on_error = "skip"` skipped, if any; of a resumed stream also those of earlier parts."""
+    path, rows = session.run / SKIPPED_ROWS, list_rows(session.bad_rows)
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    if session.recipe.data.stream and path.exists():
+        lines = [*path.read_text("utf-8").splitlines(), *lines]
+    if lines:
+        content = "".join(f"{line}\n" for line in dict.fromkeys(lines))
+        atomic_write(path, content.encode("utf-8", "backslashreplace"))
 
 
 def write_lexicon(session: Session) -> None:

@@ -1,4 +1,4 @@
-"""Logging of a run: metrics.jsonl, samples.jsonl, a progress bar or plain lines on stderr, TensorBoard."""
+"""Logging of a run: metrics.jsonl, samples.jsonl, progress on stderr or in a notebook, TensorBoard."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from saccade.display import NotebookProgress
 from saccade.files import atomic_write
 from saccade.runs import METRICS, SAMPLES, read_metric_lines
 
@@ -30,6 +31,7 @@ class Log:
         self.run, self.total, self.quiet, self.tensorboard = run, total, quiet, tensorboard
         self.start_step = 0  # that a resumed run continues from
         self.tensorboard_writer: Any = None
+        self.notebook: NotebookProgress | None = None  # in place of stderr
         self.bar: Progress | None = None
         self.bar_task: TaskID | None = None
         self.file: TextIO | None = None
@@ -41,7 +43,7 @@ class Log:
 
                 self.tensorboard_writer = SummaryWriter(str(self.run / "tensorboard"), purge_step=self.start_step + 1)
             self.file = (self.run / METRICS).open("a", encoding="utf-8")
-            if sys.stderr.isatty():
+            if self.notebook is None and sys.stderr.isatty():
                 columns = (TextColumn("step {task.completed:,}"), BarColumn(), TextColumn("{task.description}"))
                 self.bar = Progress(*columns, console=Console(stderr=True))
                 self.bar_task = self.bar.add_task("", total=self.total)
@@ -57,10 +59,12 @@ class Log:
             self.tensorboard_writer.close()
 
     def print_line(self, text: str) -> None:
-        """Print a line on stderr, above the progress bar if there is one."""
+        """Print a line on stderr, above the progress bar if there is one, or in the output of a notebook."""
         if self.quiet:
             return
-        if self.bar is not None:
+        if self.notebook is not None:
+            self.notebook.print_line(text)
+        elif self.bar is not None:
             self.bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
             print(text, file=sys.stderr, flush=True)
@@ -72,6 +76,8 @@ class Log:
             self.bar.update(self.bar_task, total=steps)
 
     def advance(self, step: int) -> None:
+        if self.notebook is not None:
+            self.notebook.set_progress(step, self.total)
         if self.bar is not None and self.bar_task is not None:
             self.bar.update(self.bar_task, completed=step)
 
@@ -98,7 +104,9 @@ class Log:
             f"loss {values['loss']:.4f}  lr {values['lr']:.2e}  {values['tokens_per_second']:,.0f} tok/s  "
             f"left {format_duration(left)}"
         )
-        if self.bar is not None and self.bar_task is not None:
+        if self.notebook is not None:
+            self.notebook.set_progress(step, self.total, text)
+        elif self.bar is not None and self.bar_task is not None:
             self.bar.update(self.bar_task, completed=step, description=text)
         else:
             self.print_line(f"step {step:,}{f'/{self.total:,}' if self.total else ''}  {text}")

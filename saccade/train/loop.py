@@ -15,6 +15,7 @@ from saccade.train.attention_watch import record_attention, should_record_attent
 from saccade.train.average import select_steps
 from saccade.train.capture import CudaGraphs, GraphRecorder, UpdateGraph
 from saccade.train.distributed.parts import get_local
+from saccade.train.folder import write_skipped_rows
 from saccade.train.loss import LossSums, Step
 from saccade.train.optimizer import set_learning_rate
 from saccade.train.out_of_memory import StepBatches, report_out_of_memory
@@ -63,6 +64,8 @@ def run_loop(s: Session) -> None:
                 check_finite_loss(s)
                 with exclude_from_speed(s):
                     save_checkpoint(s)
+                    if s.recipe.data.stream and s.ranks.is_main:
+                        write_skipped_rows(s)
                     if progress.best is None:  # without validation the newest weights are those of the run
                         write_model_weights(s, s.eval_weights)
             if stop and not ending:

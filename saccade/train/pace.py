@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 import time
 from datetime import timedelta
+from typing import Any
 
+import numpy as np
 import torch
 
+from saccade.config.schema import Train
+from saccade.data.batching.batches import Rows, count_batches
 from saccade.train.schedule import build_schedule
 from saccade.train.session import Session
 
@@ -15,6 +19,8 @@ ANNOUNCE_STEPS, ANNOUNCE_SECONDS = 5, 10.0  # expected time is printed after so 
 BUDGET_STEPS, BUDGET_SHARE = 20, 0.1  # `minutes` become steps after so many steps, or this share of the time
 MIN_ANNOUNCED_SECONDS = 20.0  # shorter trainings are not announced
 LONG_SECONDS = 86_400.0  # from here on a smaller recipe is suggested
+FLOPS_PER_WEIGHT = 6  # of a training step, for each token: two in the forward pass, four in the backward pass
+MIN_FLOPS = 1e16  # of a training whose time is estimated before it begins; fewer take no day on any CPU
 
 
 class Pace:
@@ -94,11 +100,63 @@ def announce(s: Session, seconds_per_step: float) -> None:
         f"expected time for {steps:,} steps: {format_time(left)} and validation, at {seconds_per_step:.3g} s a step"
     )
     if left >= LONG_SECONDS:
-        small = s.recipe.task.small_recipe
-        hint = f"the recipe {small} is made for small data and a CPU; " if small and small != s.recipe.name else ""
-        s.log.print_line(
-            f"note: that is days; {hint}--tiny trains a small model on synthetic data, train.minutes=60 for an hour"
-        )
+        s.log.print_line(f"note: that is days; {suggest_less(s)}")
+
+
+def suggest_less(s: Session) -> str:
+    """Name what takes less time."""
+    small = s.recipe.task.small_recipe
+    hint = f"the recipe {small} is made for small data and a CPU; " if small and small != s.recipe.name else ""
+    return f"{hint}--tiny trains a small model on synthetic data, train.minutes=60 for an hour"
+
+
+def warn_of_days(s: Session, data: Any) -> str:
+    """Return a line, before the first step, if training takes days on this CPU however fast it computes; or none.
+
+    A step takes at least its matrix products: 6 FLOPs for each token and weight (Kaplan et al. 2020). `data` is what is
+    trained on.
+    """
+    steps = s.total_steps
+    if s.device.type != "cpu" or steps is None or s.recipe.train.minutes is not None or s.recipe.reader.medium:
+        return ""
+    batches = s.recipe.train.accumulate * (steps - s.progress.step)
+    flops = FLOPS_PER_WEIGHT * batches * count_weights(s.model)  # for each token of a batch
+    if flops * s.recipe.train.batch_tokens < MIN_FLOPS:
+        return ""
+    seconds = flops * count_batch_tokens(s.recipe.train, data) / measure_matmul_flops()
+    if seconds < LONG_SECONDS:
+        return ""
+    return f"note: {steps:,} steps take at least {format_time(seconds)} on this CPU; {suggest_less(s)}"
+
+
+def count_batch_tokens(settings: Train, data: Any) -> float:
+    """Return the mean number of tokens on one side of a batch; a small data set does not fill batches."""
+    if not isinstance(data, Rows):  # a stream
+        return settings.batch_tokens
+    rows = np.arange(len(data))
+    sides = [float(data.get_lengths(rows, side=side).sum()) for side in range(len(data.sides))]
+    return sum(sides) / len(sides) / count_batches(data, batch_tokens=settings.batch_tokens, seed=settings.seed)
+
+
+def count_weights(model: torch.nn.Module) -> int:
+    """Count the trained weights that each token is multiplied by: of matrices, without embeddings and experts."""
+    skipped = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+    return sum(
+        parameter.numel()
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and parameter.dim() == 2 and id(parameter) not in skipped and "expert" not in name
+    )
+
+
+def measure_matmul_flops(*, size: int = 768, seconds: float = 0.2) -> float:
+    """Return the FLOP/s of the CPU in large matrix products in float32, the fastest of several."""
+    a, b, times = torch.randn(size, size), torch.randn(size, size), list[float]()
+    out = a @ b
+    while sum(times) < seconds or len(times) < 3:
+        begin = time.perf_counter()
+        torch.mm(a, b, out=out)
+        times.append(time.perf_counter() - begin)
+    return 2 * size**3 / min(times)
 
 
 def format_time(seconds: float) -> str:

@@ -3,13 +3,16 @@
 import errno
 import io
 import os
+import re
 import shlex
 import subprocess
 import sys
 
 import pytest
+import typer
 
 import saccade
+import saccade.cli
 from saccade.cli import exits
 from saccade.errors import SaccadeError
 
@@ -184,3 +187,19 @@ def test_a_closed_standard_input_is_an_error_where_it_is_read(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(exits.ClosedStream("standard input"))))
     with pytest.raises(SaccadeError, match="standard input is closed; open it, or give a file instead"):
         next(iter(read_lines("-")))
+
+
+@pytest.mark.parametrize("words", [["recipes"], ["lectures", "list"], ["explain", "train.schedule.lr"]])
+def test_light_verbs_load_no_torch(words):
+    code = f"from saccade.cli import main\ntry:\n    main({words!r})\nexcept SystemExit:\n    pass"
+    assert "torch" not in loaded_by(code)
+
+
+def test_help_has_no_names_of_types_and_loses_no_word(cli):
+    """Of any command: `--tiny` takes no <bool>, and a word in brackets is not taken for markup."""
+    app = typer.main.get_command(saccade.cli.app)
+    for name, command in app.commands.items():
+        for words in [[name], *([name, inner] for inner in getattr(command, "commands", ()))]:
+            out = cli(*words, "--help").out
+            assert not re.search(r"<(list|bool|str|int|float)\b", out), words
+            assert not re.search(r" \.(\s|│)", out), words

@@ -24,7 +24,7 @@ def test_plan_in_words(cli):
 
 
 def test_overrides_and_options_count(cli):
-    result = cli("plan", "transformer", "reader.stack.layers=1", "--vocabulary", 100, "--json")
+    result = cli("plan", "transformer", "reader.stack.layers=1", "--vocabulary", 100, "--gpu", "H200", "--json")
     found = json.loads(result.out)
     assert found["vocabulary"] == 100
     assert found["parameters"]["parts"]["self-attention"] == {"reader": 1_050_624, "writer": 6_303_744}
@@ -38,12 +38,14 @@ def test_a_run_is_planned_with_its_own_vocabulary(cli, language_model, monkeypat
     weights = load_file(language_model / "model.safetensors")
     monkeypatch.setenv("SACCADE_RUNS", str(language_model.parent))
     for name in (language_model.name, language_model, language_model / "recipe.toml"):
-        found = json.loads(cli("plan", name, "--json").out)
+        found = json.loads(cli("plan", name, "--gpu", "H200", "--json").out)
         assert found["vocabulary"] == size < 40
         assert found["parameters"]["total"] == sum(tensor.numel() for tensor in weights.values())
-    assert json.loads(cli("plan", language_model, "--vocabulary", 99, "--json").out)["vocabulary"] == 99
+    assert (
+        json.loads(cli("plan", language_model, "--vocabulary", 99, "--gpu", "H200", "--json").out)["vocabulary"] == 99
+    )
     files = ("tokenizer.kind=file", f"tokenizer.files=['{language_model / 'tokenizer.json'}']")
-    assert json.loads(cli("plan", "gpt2", *files, "--json").out)["vocabulary"] == size
+    assert json.loads(cli("plan", "gpt2", *files, "--gpu", "H200", "--json").out)["vocabulary"] == size
 
 
 def test_unknown_estimates_are_reported(cli):
@@ -54,13 +56,13 @@ def test_unknown_estimates_are_reported(cli):
 
 
 def test_a_recipe_without_steps_needs_tokens(cli):
-    changes = ("train.steps=none", "train.epochs=2")
+    changes = ("train.steps=none", "train.epochs=2", "--gpu", "H200")
     assert "the recipe has no train.steps; give --tokens" in cli("plan", "transformer", *changes).out
     assert "1,000,000 tokens" in cli("plan", "transformer", *changes, "--tokens", "1e6").out
 
 
 def test_frozen_and_averaged_weights_are_reported(cli):
-    out = cli("plan", "transformer", "freeze=reader", "writer.tie=none", "train.ema=0.99").out
+    out = cli("plan", "transformer", "freeze=reader", "writer.tie=none", "train.ema=0.99", "--gpu", "H200").out
     assert "37,858,304 of them frozen" in out
     assert "moving average" in out
 
@@ -108,3 +110,9 @@ def test_table_has_the_notes_beside_our_counts(cli):
 def test_more_gpus_than_there_are_are_refused(cli):
     result = cli("plan", "dates", "--gpus", 2**63)
     assert (result.code, result.err) == (2, f"error: --gpus must be at most 1,000,000, got {2**63}\n")
+
+
+def test_without_a_gpu_steps_are_measured_on_the_cpu(cli):
+    out = cli("plan", "dates", "--tiny", "--gpu", "cpu", "train.batch_tokens=64", "data.train.0.examples=50").out
+    assert "time on the CPU of this machine with 1 thread, measured in training steps of 64 tokens" in out
+    assert "time on one H200" in out

@@ -233,7 +233,9 @@ def test_terms_with_greedy_search_are_refused(cli, run, tmp_path):
 def test_the_name_of_a_file_is_not_translated(cli, run, tmp_path):
     (tmp_path / "test.tsv").write_text("3 May 1999\n")
     result = cli("predict", run, "test.tsv")
-    message = "'test.tsv' is a file, but this run reads texts, not files; give its lines by --input test.tsv, or if the"
+    message = (
+        "'test.tsv' is a file, but this run reads texts, not files; give a column of it by --corpus test.tsv --column"
+    )
     assert (result.code, result.out) == (2, "") and message in result.err
     assert cli("predict", run, "--input", "test.tsv").code == 0
     assert cli("predict", run, "other.tsv").code == 0  # there is no such file: a text

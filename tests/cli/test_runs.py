@@ -162,3 +162,12 @@ def test_metrics_without_losses_have_no_curve(tmp_path):
     )
     plot_loss(run)
     assert read_training_minutes(run) is None
+
+
+def test_a_copy_of_what_prediction_needs_is_finished(tmp_path):
+    for name in ("copy", "killed"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "recipe.toml").write_text("")
+        (tmp_path / name / "model.safetensors").write_bytes(b"")
+    (tmp_path / "killed" / "checkpoints").mkdir()
+    assert {entry.name: entry.state for entry in list_runs(tmp_path)} == {"copy": "finished", "killed": "interrupted"}

@@ -128,7 +128,7 @@ def test_nothing_half_written_is_left(make, tmp_path, monkeypatch):
 
 def test_long_and_empty_pairs_are_dropped_and_counted(make):
     said = []
-    made = make([("a" * 20, "b"), ("a", ""), (" ", "b"), ("a", "b"), ("a", "b" * 10)], max_length=10, said=said)
+    made = make([("a" * 20, "b"), ("", ""), (" ", ""), ("a", "b"), ("a", "b" * 10)], max_length=10, said=said)
 
     assert texts(made, made.train) == [("a", "b")]
     assert [line for line in said if line.startswith("dropped")] == made.notes == said[-2:]

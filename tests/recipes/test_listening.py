@@ -14,6 +14,7 @@ import saccade
 from saccade.config.load import load
 from saccade.data.media.sound import Recording
 from saccade.data.prepare import prepare
+from saccade.data.sources.bad_rows import list_rows
 from saccade.data.synthetic.media import open_or_generate
 from saccade.data.synthetic.tones import RATE, generate_numbers, synthesize_dialling
 from saccade.demo.listing import get_demonstration
@@ -80,15 +81,20 @@ def folder_of_sounds(path: Path) -> Path:
 
 def test_files_that_cannot_be_heard_are_named_and_skipped(tmp_path):
     folder = folder_of_sounds(tmp_path / "sounds")
-    changes = [f"data.train={folder}", "data.valid=0.0", "reader.sound.max_seconds=2"]
+    changes = [f"data.train={folder}", "data.valid=0.0", "reader.sound.max_seconds=2", "data.on_error=skip"]
+    for name in ("empty", "missing"):  # otherwise more than half would be skipped
+        shutil.copy(folder / "a.wav", folder / f"{name}2.wav")
+    with (folder / "metadata.jsonl").open("a") as file:
+        file.writelines(f'\n{{"file_name": "{name}2.wav", "text": "two"}}' for name in ("empty", "missing"))
     lines: list[str] = []
     data = prepare(load("listen-attend-spell", overrides=changes), cache=tmp_path / "cache", report=lines.append)
-    assert len(data.train) == 2
-    skipped = lines.index("skipped 5 of 7 sounds:")
-    assert len([line for line in lines[skipped:] if line.startswith("  ")]) >= 5
-    assert any("empty.wav is empty" in line for line in lines)
-    lengths = data.train.get_lengths(np.arange(2), side=0).tolist()
-    assert lengths == [101, 101]  # a second each, whatever the rate
+    assert len(data.train) == 4
+    reasons = {row["row"]: row["error"] for row in list_rows(data.bad_rows)}
+    assert {Path(path).stem for path in reasons} == {"empty", "text", "missing", "cut"}
+    assert reasons[str(folder / "empty.wav")].startswith("the sound is empty")
+    assert [line for line in lines if line.startswith("dropped 1 of 9 sounds that are too long; first the sound ")]
+    lengths = data.train.get_lengths(np.arange(4), side=0).tolist()
+    assert lengths == [101] * 4  # a second each, whatever the rate
 
 
 def test_a_folder_in_which_nothing_can_be_heard_is_refused(tmp_path):
@@ -111,13 +117,12 @@ def test_frames_that_others_made_are_read_alike(tmp_path):
     text, offsets = np.array(["yes", "no", "", "yes no"]), np.array([0, 30, 50, 90, 131])
     np.savez(tmp_path / "a.npz", features=rng.normal(3, 2, (131, 13)), offsets=offsets, text=text)
     lines: list[str] = []
-    changes = [f"data.train={tmp_path / 'a.npz'}", "reader.sound.mel_bands=13"]
+    changes = [f"data.train={tmp_path / 'a.npz'}", "reader.sound.mel_bands=13", "data.on_error=skip"]
     data = prepare(load("listen-attend-spell", overrides=changes), cache=tmp_path / "cache", report=lines.append)
     assert data.train.get_lengths(np.arange(3), side=0).tolist() == [30, 20, 41]
     frames = data.train.collate(np.array([2]), side=0).values[0]
     torch.testing.assert_close(frames.mean(0), torch.zeros(13), atol=1e-5, rtol=0)
-    dropped = [line for line in lines if line.startswith("dropped")]
-    assert dropped == [f"dropped 1 of 4 pairs with an empty side; first at {tmp_path / 'a.npz'} line 3"]
+    assert list_rows(data.bad_rows) == [{"row": f"{tmp_path / 'a.npz'}:3", "error": "the text is empty"}]
 
 
 @pytest.mark.slow

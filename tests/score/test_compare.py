@@ -112,7 +112,7 @@ def test_training_minutes_are_unknown_without_metrics(tmp_path: Path) -> None:
 
 def test_markdown_has_one_line_for_each_row(comparison: Comparison) -> None:
     lines = to_markdown(comparison).splitlines()
-    assert lines[0].startswith("| run | BLEU | chrF | exact match % | difference [95%] | p |")
+    assert lines[0].startswith("| run | BLEU | chrF | accuracy % | difference [95%] | p |")
     assert lines[1].startswith("| --- | --: |")
     assert lines[3].startswith("| new_1 (2 seeds) | ")
     assert " ± " in lines[3]
@@ -123,6 +123,6 @@ def test_markdown_has_one_line_for_each_row(comparison: Comparison) -> None:
 def test_latex_escapes_and_is_a_tabular(comparison: Comparison) -> None:
     text = to_latex(comparison)
     assert r"new\_1 (2 seeds)" in text
-    assert r"exact match \%" in text
+    assert r"accuracy \%" in text
     assert r"$\pm$" in text
     assert text.count(r"\\") == 4

@@ -1,8 +1,13 @@
 import io
 import json
 import sys
+import types
 
+import small
+
+from saccade.display import find_notebook_display
 from saccade.runs import read_metrics
+from saccade.train.api import train
 from saccade.train.log import Log, truncate_metrics
 
 VALUES = {"loss": 2.5, "lr": 1e-3, "tokens_per_second": 12345.0}
@@ -63,3 +68,48 @@ def test_tensorboard_gets_the_numbers(tmp_path):
 
     [events] = (tmp_path / "tensorboard").iterdir()
     assert b"train/loss" in events.read_bytes()
+
+
+class NotebookShell:
+    """Stands for the shell of a notebook: keeps what cells display, each output with its updates."""
+
+    kernel = None
+
+    def __init__(self, monkeypatch):
+        self.outputs = []
+        module = types.ModuleType("IPython")
+        module.get_ipython = lambda: self
+        module.display = types.ModuleType("IPython.display")
+        module.display.display = self.display
+        monkeypatch.setitem(sys.modules, "IPython", module)
+        monkeypatch.setitem(sys.modules, "IPython.display", module.display)
+
+    def display(self, content, *, display_id):
+        assert display_id is True  # otherwise it could not be updated
+        versions = [content._repr_html_()]
+        self.outputs.append(versions)
+        return types.SimpleNamespace(update=lambda content: versions.append(content._repr_html_()))
+
+
+def test_in_a_notebook_training_has_one_output_that_is_updated_and_can_be_run_again(tmp_path, monkeypatch, capsys):
+    shell = NotebookShell(monkeypatch)
+    recipe = small.small(steps=8, valid_every=1, report_every=1)
+    for _ in range(2):  # a cell that is executed twice
+        train(recipe, run=tmp_path / "run", overwrite=True)
+
+    assert len(shell.outputs) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+    for versions in shell.outputs:
+        first, last = versions[0], versions[-1]
+        assert "<progress" not in first
+        assert "training &#x27;copy&#x27; on the CPU" in last and '<progress value="8" max="8">' in last
+        assert "the run is in" in last and "step 3  validation" not in last  # only the last lines
+        assert last.count("\n") < 15
+
+
+def test_outside_of_notebooks_there_is_no_display(monkeypatch):
+    shell = NotebookShell(monkeypatch)
+    assert find_notebook_display() == shell.display
+    monkeypatch.setattr(sys.modules["IPython"], "get_ipython", lambda: None)  # imported by another library
+    assert find_notebook_display() is None

@@ -69,11 +69,11 @@ def test_any_folder_of_pictures_will_do_and_labels_are_not_asked_for(tmp_path):
     for number in range(3):
         Image.new("RGB", (20, 20), (80 * number, 9, 9)).save(tmp_path / f"{number}.png")
     (tmp_path / "broken.png").write_text("no picture")
-    recipe = load("vit-masked", overrides=[f"data.train=['{tmp_path}']"])
+    recipe = load("vit-masked", overrides=[f"data.train=['{tmp_path}']", "data.on_error=skip"])
     found = prepare(recipe, cache=tmp_path / "cache", report=lambda note: None)
     assert len(found.train) == 3
     assert found.train.sides == ("source",)
-    assert "skipped 1 of 4 pictures" in found.notes[0]
+    assert "broken.png: is not a readable picture" in found.notes[0]
 
 
 def test_a_folder_without_pictures_is_reported(tmp_path):

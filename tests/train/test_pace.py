@@ -4,10 +4,13 @@ import json
 import re
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import small
+import torch
 
 import saccade
+from saccade.data.prepare import prepare
 from saccade.train import pace, schedule
 from saccade.train.log import format_banner
 from saccade.train.pace import Pace, format_time
@@ -168,3 +171,28 @@ def test_a_pace_that_is_known_costs_nothing(monkeypatch):
     monkeypatch.setattr(pace, "get_training_time", pytest.fail)
     known.update(SimpleNamespace(recipe=small.small(steps=5)))
     assert known.announced and known.is_first
+
+
+def test_days_are_announced_before_the_first_step_by_the_least_that_steps_take(monkeypatch):
+    """Trained matrices count, embeddings and frozen ones do not: 16 weights, 512 tokens a step."""
+    model = torch.nn.Sequential(torch.nn.Embedding(99, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 9))
+    model[2].requires_grad_(False)
+    steps = 10**9
+    monkeypatch.setattr(pace, "MIN_FLOPS", 0)
+    recipe, begun = small.small(steps=steps), SimpleNamespace(step=0)
+    s = SimpleNamespace(model=model, recipe=recipe, device=torch.device("cpu"), total_steps=steps, progress=begun)
+    least = 6 * 16 * 512 * steps
+    for days, text in ((0.9, ""), (3, "note: 1,000,000,000 steps take at least 3.0 days on this CPU; the recipe ")):
+        monkeypatch.setattr(pace, "measure_matmul_flops", lambda days=days: least / (days * 86_400))
+        found = pace.warn_of_days(s, data=None)
+        assert found.startswith(text) and bool(found) == bool(text)
+    s.device = torch.device("cuda")
+    assert pace.warn_of_days(s, data=None) == ""
+
+
+def test_a_small_data_set_fills_no_batches(tmp_path):
+    data = prepare(small.small(), cache=tmp_path, report=lambda line: None).train
+    lengths = [data.get_lengths(np.arange(len(data)), side=side).sum() for side in (0, 1)]
+    settings = small.small(batch_tokens=10**6).train
+    assert pace.count_batch_tokens(settings, data) == sum(lengths) / 2
+    assert pace.count_batch_tokens(settings, data=None) == 10**6

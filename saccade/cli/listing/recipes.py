@@ -7,11 +7,14 @@ from typing import Annotated
 
 import typer
 
+from saccade.cli.arguments import Command, Group
 from saccade.cli.exits import report_errors
 from saccade.cli.table import align_columns
 from saccade.errors import SaccadeError
 
-app = typer.Typer(help="List, show and copy the recipes that come with saccade.", invoke_without_command=True)
+app = typer.Typer(
+    help="List, show and copy the recipes that come with saccade.", cls=Group, invoke_without_command=True
+)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a recipe, see `saccade recipes`.")]
 Target = Annotated[
     Path | None, typer.Argument(metavar="FILE", help="File to write; default: NAME.toml in the current folder.")
@@ -24,7 +27,7 @@ def _list_by_default(context: typer.Context) -> None:
         list_()
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 @report_errors()
 def list_() -> None:
     """List all recipes with a one-line description."""
@@ -33,7 +36,7 @@ def list_() -> None:
     print(align_columns([(entry.name, entry.about) for entry in describe_recipes()]))
 
 
-@app.command()
+@app.command(cls=Command)
 @report_errors()
 def show(name: Name) -> None:
     """Print a recipe."""
@@ -42,7 +45,7 @@ def show(name: Name) -> None:
     print(get_recipe_path(name).read_text(encoding="utf-8"), end="")
 
 
-@app.command()
+@app.command(cls=Command)
 @report_errors()
 def copy(name: Name, target: Target = None) -> None:
     """Copy a recipe to a file, to edit it and train it with saccade train FILE.toml."""

@@ -1,7 +1,8 @@
 """Decode pictures or recordings to arrays on disk; run as a program, decode one shard of many files.
 
 The arrays of a shard are NAME.values, all items concatenated, NAME.lengths (int64, along the first axis of each item; 0
-for an unreadable file) and NAME.json: dtype, shape of the other axes, unreadable files.
+for an unreadable file) and NAME.json: dtype, shape of the other axes, unreadable files and why, and which of them are
+only too long.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from saccade.config.readers import Reader
 from saccade.config.schema import FrameReader, MediaReader, PictureReader
 from saccade.data.media.frames import read_frames
 from saccade.data.media.pictures import MAX_PICTURE_PIXELS, read_picture
+from saccade.data.media.sound import TooLongError
 from saccade.data.sources.lines import build_missing_file_error
 from saccade.errors import SaccadeError
 from saccade.processes import describe_end, start_module
@@ -139,20 +141,21 @@ def decode_all(paths: Sequence[str], reader: MediaReader, folder: Path) -> list[
 
 def decode_part(paths: Sequence[str], decode: Decoder, name: Path) -> None:
     """Decode files one after the other; only one is in memory at a time."""
-    lengths, broken, dtype, shape = [], {}, "uint8", list[int]()
+    lengths, broken, too_long, dtype, shape = [], {}, list[int](), "uint8", list[int]()
     with name.with_suffix(".values").open("wb") as values:
         for number, path in enumerate(paths):
             try:
                 item = decode(path)
             except SaccadeError as error:
                 broken[number] = str(error)
+                too_long += [number] * isinstance(error, TooLongError)
                 lengths.append(0)
                 continue
             dtype, shape = str(item.dtype), list(item.shape[1:])
             lengths.append(len(item))
             values.write(item.tobytes())
     np.array(lengths, dtype=np.int64).tofile(name.with_suffix(".lengths"))
-    meta = {"dtype": dtype, "shape": shape, "broken": broken}
+    meta = {"dtype": dtype, "shape": shape, "broken": broken, "too_long": too_long}
     name.with_suffix(".json").write_text(json.dumps(meta), encoding="utf-8")
 
 

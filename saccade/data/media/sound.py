@@ -32,6 +32,10 @@ class Recording(NamedTuple):
             file.writeframes(np.round(np.clip(self.samples, -1, 1) * 32767).astype("<i2").tobytes())
 
 
+class TooLongError(SaccadeError):
+    """A recording is longer than `reader.sound.max_seconds`."""
+
+
 def read_sound(file: str | Path | bytes, *, name: str = "", max_seconds: float = MAX_SECONDS) -> Recording:
     """Decode a recording; the channels are averaged.
 
@@ -106,7 +110,7 @@ def check_length(count: int, rate: int, name: str, max_seconds: float, *, channe
             "or leave it out"
         )
     if count > max_seconds * rate:
-        raise SaccadeError(
+        raise TooLongError(
             f"the sound {name} lasts {count / rate:,.1f} seconds, at most {max_seconds:g} are read; "
             "cut it, or raise reader.sound.max_seconds"
         )

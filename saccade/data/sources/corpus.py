@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from saccade.config.schema import Corpus, Filter, MediaReader
 from saccade.data.sources import documents, labelled, media, pairs
+from saccade.data.sources.bad_rows import BadRowError, BadRows
 from saccade.data.sources.documents import DocumentReader, hash_documents, read_documents
 from saccade.data.sources.filtering import FilterReport, build_filter_key, filter_rows
 from saccade.data.sources.labelled import read_labelled
@@ -20,6 +21,7 @@ from saccade.data.store.media import MediaSource
 from saccade.data.tokenization.encode import EncodingCounts
 from saccade.data.tokenization.labels import Labels
 from saccade.data.tokenization.tokenizer import Tokenizers
+from saccade.errors import SaccadeError
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class CorpusSplit:
     media_reader: MediaReader | None = None  # pictures or sound, and the reader of the model
     filter: Filter | None = None  # drops rows of texts
     augment: bool = False  # whether rows may be augmented, as those of training may
+    bad_rows: BadRows = field(default_factory=lambda: BadRows(""), compare=False)
 
     @property
     def key(self) -> str:
@@ -78,33 +81,65 @@ class CorpusSplit:
         with all their rows.
         """
         files: dict[str, int] = {}
-        for number, example in enumerate(self.read_examples()):
+        for number, example in enumerate(self._count_examples()):
             index = number if self.media_reader is None else files.setdefault(example[1], len(files))
             if (int((index + 1) * self.share) > int(index * self.share)) == self.heldout:
                 yield from self.expand(example)
 
+    def _count_examples(self) -> Iterator[Any]:
+        """Yield all examples of the corpus; raise after the last one if too many rows were skipped."""
+        count = 0
+        try:
+            for example in self.read_examples():
+                count += 1
+                yield example
+        except SaccadeError:
+            if not count:  # a file without any good row is called empty
+                self.bad_rows.check_share(0)
+            raise
+        self.bad_rows.check_share(count)
+
     def read_examples(self) -> Iterator[Any]:
         """Read all examples of the corpus, held-out ones too."""
+        if self.document_unit and self.media_reader is None:  # an empty document is no bad one
+            on_bad_row = self.bad_rows
+            return read_documents(self.corpus, unit=self.document_unit, stream=self.stream, on_bad_row=on_bad_row)
+        return self._check_complete(self._read_rows())
+
+    def _read_rows(self) -> Iterator[Any]:
         if self.media_reader is not None:
-            return self.media_source.iter_rows()
-        if self.document_unit:
-            return read_documents(self.corpus, unit=self.document_unit, stream=self.stream)
+            return self.media_source.iter_rows(self.bad_rows)
         if self.label_kind:
-            return read_labelled(self.corpus, kind=self.label_kind)
-        return read_rows(self.corpus)
+            return read_labelled(self.corpus, kind=self.label_kind, on_bad_row=self.bad_rows)
+        return read_rows(self.corpus, on_bad_row=self.bad_rows)
+
+    def _check_complete(self, rows: Iterable[Any]) -> Iterator[Any]:
+        """Pass on the rows whose cells are all empty, as blank lines are, or none of them; others are bad."""
+        for row in rows:
+            empty = [index for index, cell in enumerate(row[1:]) if not cell.strip()]
+            if not empty or len(empty) == len(row) - 1:
+                yield row
+                continue
+            name = self.name_cells(len(row) - 1)[empty[0]]
+            file = self.corpus.files[empty[0]] if len(self.corpus.files) == 2 and not self.media_reader else self.name
+            self.bad_rows(BadRowError(f"{file}:{row[0]}", f"the {name} is empty"))
 
     def open_documents(self, share: Share = WHOLE, place: Mapping[str, Any] | None = None) -> DocumentReader:
         """Open a share of the documents that `filter` keeps, at a place where a reader of this share was before."""
-        return DocumentReader(self.corpus, unit=self.document_unit, share=share, place=place, settings=self.filter)
+        return DocumentReader(
+            self.corpus, unit=self.document_unit, share=share, place=place, settings=self.filter,
+            bad_rows=self.bad_rows,
+        )  # fmt: skip
 
     def find_columns(self) -> tuple[str, ...]:
         """Return the columns of a table that are read, in the order of the cells of a row; none if it is no table."""
         if self.media_reader is not None:
-            source = self.media_source
-            return media.find_columns(self.corpus, source.target, has_questions=source.has_questions)
+            source, asks = self.media_source, self.has_questions
+            return media.find_columns(self.corpus, source.target, has_questions=asks, on_bad_row=self.bad_rows)
         if self.document_unit:
-            return documents.find_columns(self.corpus, stream=self.stream)
-        return labelled.find_columns(self.corpus) if self.label_kind else pairs.find_columns(self.corpus)
+            return documents.find_columns(self.corpus, stream=self.stream, on_bad_row=self.bad_rows)
+        source_module = labelled if self.label_kind else pairs
+        return source_module.find_columns(self.corpus, on_bad_row=self.bad_rows)
 
     def name_cells(self, count: int) -> tuple[str, ...]:
         """Return what each cell of a row with `count` cells is."""

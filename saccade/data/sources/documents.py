@@ -12,12 +12,13 @@ A corpus is one of
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from saccade.config.schema import Corpus, Filter
 from saccade.data.sources import hub, table
+from saccade.data.sources.bad_rows import BadRows, OnBadRow, raise_error
 from saccade.data.sources.filtering import FilterReport, filter_rows
 from saccade.data.sources.own_format import read_own_records
 from saccade.data.sources.pairs import EMBEDDED_PREFIX, hash_file, is_dataset
@@ -38,19 +39,24 @@ from saccade.errors import SaccadeError
 TEXT_SUFFIXES = (".txt", ".txt.gz", ".txt.xz")
 
 
-def read_documents(corpus: Corpus, *, unit: str, stream: bool = False, skip: int = 0) -> Iterator[Document]:
+def read_documents(
+    corpus: Corpus, *, unit: str, stream: bool = False, skip: int = 0, on_bad_row: OnBadRow = raise_error
+) -> Iterator[Document]:
     """Yield at most `corpus.examples` documents; `unit` is what a document is in a text file: lines, blank or file.
 
     With `stream`, a data set of the Hub is not downloaded before it is read. The first `skip` documents are left out.
     """
     if corpus.format is not None:
-        texts = table.select_texts(read_own_records(corpus), corpus.files[0], corpus.columns, table.TEXT_COLUMNS)
+        records = read_own_records(corpus, on_bad_row=on_bad_row)
+        texts = table.select_texts(records, corpus.files[0], corpus.columns, table.TEXT_COLUMNS, on_bad_row)
         return islice(((number, text) for number, (text,) in texts), skip, corpus.examples)
     if len(corpus.files) == 1 and is_hub_name(corpus.files[0]):
-        rows = hub.read_column(corpus.files[0], split=corpus.split, columns=corpus.columns, stream=stream, skip=skip)
+        rows = hub.read_column(
+            corpus.files[0], split=corpus.split, columns=corpus.columns, stream=stream, skip=skip, on_bad_row=on_bad_row
+        )
         return islice(rows, None if corpus.examples is None else max(0, corpus.examples - skip))
-    documents = (document for name in corpus.files for document in _read_source(name, corpus, unit, stream=stream))
-    return islice(documents, skip, corpus.examples)
+    sources = (_read_source(name, corpus, unit, stream=stream, on_bad_row=on_bad_row) for name in corpus.files)
+    return islice(chain.from_iterable(sources), skip, corpus.examples)
 
 
 class DocumentReader:
@@ -69,7 +75,10 @@ class DocumentReader:
         share: Share = WHOLE,
         place: Mapping[str, Any] | None = None,
         settings: Filter | None = None,
+        bad_rows: BadRows | None = None,
     ) -> None:
+        self.on_bad_row: OnBadRow = bad_rows or raise_error
+        self.bad_rows = bad_rows if share.count == 1 else None  # whose number can be compared with that of all rows
         self.corpus, self.unit, self.report = corpus, unit, FilterReport(corpus.files[0])
         self.read = self.kept = 0  # documents, also those of other shares where all are read
         self.files = list_files(corpus)
@@ -106,8 +115,10 @@ class DocumentReader:
 
     def _open(self, ranges: list[FileRange], place: Mapping[str, Any]) -> Iterator[Document]:
         if not self.files:
-            return read_documents(self.corpus, unit=self.unit, stream=True, skip=place["read"])
-        self.ranges = RangeReader(ranges, self.corpus, self.unit, Place(**place.get("at", {})))
+            return read_documents(
+                self.corpus, unit=self.unit, stream=True, skip=place["read"], on_bad_row=self.on_bad_row
+            )
+        self.ranges = RangeReader(ranges, self.corpus, self.unit, Place(**place.get("at", {})), self.on_bad_row)
         left = None if self.corpus.examples is None else max(0, self.corpus.examples - self.read)
         return islice(iter(self.ranges), left)
 
@@ -115,6 +126,8 @@ class DocumentReader:
         for document in documents:
             self.read += 1
             yield document
+        if self.bad_rows is not None:
+            self.bad_rows.check_share(self.read)
 
     def _select(self, documents: Iterator[Document], skip: int) -> Iterator[Document]:
         for document in documents:
@@ -123,17 +136,20 @@ class DocumentReader:
                 yield document
 
 
-def find_columns(corpus: Corpus, *, stream: bool = False) -> tuple[str, ...]:
+def find_columns(corpus: Corpus, *, stream: bool = False, on_bad_row: OnBadRow = raise_error) -> tuple[str, ...]:
     """Return the column of the texts, of a folder that in its first table; none if the corpus is no table."""
-    name, columns = corpus.files[0], corpus.columns
+    name, columns, names = corpus.files[0], corpus.columns, table.TEXT_COLUMNS
     if corpus.format is not None:
-        return table.find_record_columns(read_own_records(corpus), name, columns, table.TEXT_COLUMNS)
+        records = read_own_records(corpus, on_bad_row=on_bad_row)
+        return table.find_record_columns(records, name, columns, names, on_bad_row)
     if name.startswith(EMBEDDED_PREFIX):
         return ()
     if not (files := find_files(name)):
-        return hub.find_columns(name, split=corpus.split, columns=columns, names=table.TEXT_COLUMNS, stream=stream)
+        return hub.find_columns(
+            name, split=corpus.split, columns=columns, names=names, stream=stream, on_bad_row=on_bad_row
+        )
     path = next((path for path in files if table.get_format(path)), files[0])
-    return table.find_columns(path, columns=columns, names=table.TEXT_COLUMNS)
+    return table.find_columns(path, columns=columns, names=names, on_bad_row=on_bad_row)
 
 
 def hash_documents(corpus: Corpus, *, unit: str) -> str:
@@ -166,13 +182,15 @@ def is_hub_name(name: str) -> bool:
     return not name.startswith(EMBEDDED_PREFIX) and not find_files(name)
 
 
-def _read_source(name: str, corpus: Corpus, unit: str, *, stream: bool) -> Iterator[Document]:
+def _read_source(name: str, corpus: Corpus, unit: str, *, stream: bool, on_bad_row: OnBadRow) -> Iterator[Document]:
     if name.startswith(EMBEDDED_PREFIX):
         yield from embedded.read_texts(name.removeprefix(EMBEDDED_PREFIX), corpus.examples)
     elif files := find_files(name):
-        yield from RangeReader(split_into_ranges(files, unit, 1), corpus, unit, Place())
+        yield from RangeReader(split_into_ranges(files, unit, 1), corpus, unit, Place(), on_bad_row)
     else:
-        yield from hub.read_column(name, split=corpus.split, columns=corpus.columns, stream=stream)
+        yield from hub.read_column(
+            name, split=corpus.split, columns=corpus.columns, stream=stream, on_bad_row=on_bad_row
+        )
 
 
 def find_files(name: str) -> list[Path]:

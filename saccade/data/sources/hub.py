@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from saccade.data.sources import table
+from saccade.data.sources.bad_rows import OnBadRow, raise_error
 from saccade.data.sources.lines import did_you_mean
 from saccade.errors import SaccadeError
 
@@ -15,28 +16,44 @@ HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")  # owner/name:configurat
 SAVED_DATASET_FILES = ("dataset_dict.json", "state.json")  # in a folder that `datasets` has written
 
 
-def read_pairs(name: str, *, split: str, columns: table.Columns) -> Iterator[table.Row]:
+def read_pairs(
+    name: str, *, split: str, columns: table.Columns, on_bad_row: OnBadRow = raise_error
+) -> Iterator[table.Row]:
     """Yield the pairs of one split with their numbers; nested columns are named with a dot, `translation.en`."""
-    return table.to_pairs(_read_texts(name, split, columns, table.PAIR_COLUMNS))
+    rows = _iter_rows(load_split(name, split))
+    return table.to_pairs(table.select_texts(rows, f"{name}[{split}]", columns, table.PAIR_COLUMNS, on_bad_row))
 
 
 def read_column(
-    name: str, *, split: str, columns: table.Columns, stream: bool = False, skip: int = 0
+    name: str,
+    *,
+    split: str,
+    columns: table.Columns,
+    stream: bool = False,
+    skip: int = 0,
+    on_bad_row: OnBadRow = raise_error,
 ) -> Iterator[tuple[int, str]]:
     """Yield the texts of one column of a split with their numbers; with `stream`, they are fetched while being read.
 
     The first `skip` rows are left out, as `datasets` does it: a data set on disk is not read for this.
     """
-    rows = _read_texts(name, split, columns, table.TEXT_COLUMNS, stream=stream, skip=skip)
-    return ((number, texts[0]) for number, texts in rows)
+    rows = _iter_rows(load_split(name, split, stream=stream), skip=skip)
+    texts = table.select_texts(rows, f"{name}[{split}]", columns, table.TEXT_COLUMNS, on_bad_row)
+    return ((number, text) for number, (text,) in texts)
 
 
 def find_columns(
-    name: str, *, split: str, columns: table.Columns, names: tuple[str, ...], stream: bool = False
+    name: str,
+    *,
+    split: str,
+    columns: table.Columns,
+    names: tuple[str, ...],
+    stream: bool = False,
+    on_bad_row: OnBadRow = raise_error,
 ) -> tuple[str, ...]:
     """Return the columns of a split that are read as `names`."""
     rows = _iter_rows(load_split(name, split, stream=stream), block=1)
-    return table.find_record_columns(rows, f"{name}[{split}]", columns, names)
+    return table.find_record_columns(rows, f"{name}[{split}]", columns, names, on_bad_row)
 
 
 def read_records(name: str, *, split: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -66,19 +83,6 @@ def _to_class_names(value: Any, names: list[str] | None) -> Any:
 
 def get_fingerprint(name: str, *, split: str) -> str:
     return str(load_split(name, split)._fingerprint)
-
-
-def _read_texts(
-    name: str,
-    split: str,
-    columns: table.Columns,
-    names: tuple[str, ...],
-    *,
-    stream: bool = False,
-    skip: int = 0,
-) -> Iterator[table.Texts]:
-    rows = _iter_rows(load_split(name, split, stream=stream), skip=skip)
-    return table.select_texts(rows, f"{name}[{split}]", columns, names)
 
 
 def _iter_rows(data: Any, block: int = 1000, skip: int = 0) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -21,12 +21,13 @@ from typing import Any
 
 from saccade.config.schema import Corpus
 from saccade.data.sources import hub, table
+from saccade.data.sources.bad_rows import BadRowError, OnBadRow, raise_error
 from saccade.data.sources.columns import INDEX_COLUMNS, UnclearColumnsError, suggest_columns
 from saccade.data.sources.lines import iter_lines, open_file
 from saccade.data.sources.own_format import read_own_records
 from saccade.data.sources.pairs import EMBEDDED_PREFIX, is_dataset, read_rows
 from saccade.data.synthetic import embedded
-from saccade.data.tokenization.labels import Labels
+from saccade.data.tokenization.labels import Labels, parse_number
 from saccade.errors import SaccadeError
 
 Row = tuple[Any, ...]  # line number, one text or two, label
@@ -40,46 +41,49 @@ NUMBERED_NAME = re.compile(r"(.*?)[_ -]?([12ab])")  # sentence1 and sentence2, t
 DOCUMENT_MARK = "-DOCSTART-"
 
 
-def read_labelled(corpus: Corpus, *, kind: str) -> Iterator[Row]:
+def read_labelled(corpus: Corpus, *, kind: str, on_bad_row: OnBadRow = raise_error) -> Iterator[Row]:
     """Yield at most `corpus.examples` rows of a corpus, with labels of a kind: "label", "number" or "tags"."""
     name = corpus.files[0]
     rows: Iterator[Row]
-    if (opened := _open_records(corpus)) is not None:
-        rows = _select_columns(*opened, corpus)
+    if (opened := _open_records(corpus, on_bad_row)) is not None:
+        rows = _select_columns(*opened, corpus, on_bad_row)
     elif len(corpus.files) == 2:
-        rows = read_rows(corpus)
+        rows = read_rows(corpus, on_bad_row=on_bad_row)
     elif name.startswith(EMBEDDED_PREFIX):
         rows = embedded.read_labelled(name.removeprefix(EMBEDDED_PREFIX), corpus.examples, kind=kind)
     elif kind == "tags":
-        rows = _read_conll(Path(name))
+        rows = _read_conll(Path(name), on_bad_row)
     else:
         raise SaccadeError(
             f"{name} has no labels: give one {', '.join(table.TABLE_SUFFIXES)} file with columns, or two line-aligned "
             "files, of texts and of labels"
         )
     stripped = ((*row[:-1], row[-1].strip()) for row in islice(rows, corpus.examples))
-    return _check_tag_counts(stripped, name) if kind == "tags" else stripped
+    if kind == "tags":
+        return _check_tag_counts(stripped, name, on_bad_row)
+    return _check_numbers(stripped, name, on_bad_row) if kind == "number" else stripped
 
 
-def find_columns(corpus: Corpus) -> tuple[str, ...]:
+def find_columns(corpus: Corpus, *, on_bad_row: OnBadRow = raise_error) -> tuple[str, ...]:
     """Return the columns of the texts and of the label; none if the corpus has no columns."""
-    records, name = _open_records(corpus) or ((), "")
+    records, name = _open_records(corpus, on_bad_row) or ((), "")
     for number, record in records:
         return _choose_columns(corpus.columns, table.flatten(record), f"{name}:{number}")
     return ()
 
 
-def _open_records(corpus: Corpus) -> tuple[Iterable[tuple[int, Mapping[str, Any]]], str] | None:
+def _open_records(corpus: Corpus, on_bad_row: OnBadRow) -> tuple[Iterable[tuple[int, Mapping[str, Any]]], str] | None:
     """Return the records of a corpus with columns, and its name in messages; None if it has no columns."""
     name = corpus.files[0]
     if corpus.format is not None:
-        return read_own_records(corpus), name
+        return read_own_records(corpus, on_bad_row=on_bad_row), name
     if len(corpus.files) == 2 or name.startswith(EMBEDDED_PREFIX):
         return None
     if is_dataset(name):
         return hub.read_records(name, split=corpus.split), f"{name}[{corpus.split}]"
     if table.get_format(Path(name)):
-        return table.read_records(Path(name), is_header=_build_header_test(corpus)), name
+        is_header = _build_header_test(corpus)
+        return table.read_records(Path(name), is_header=is_header, on_bad_row=on_bad_row), name
     return None
 
 
@@ -120,18 +124,22 @@ def _build_header_test(corpus: Corpus) -> Callable[[list[str]], bool]:
     return is_header
 
 
-def _select_columns(records: Iterable[tuple[int, Mapping[str, Any]]], name: str, corpus: Corpus) -> Iterator[Row]:
+def _select_columns(
+    records: Iterable[tuple[int, Mapping[str, Any]]], name: str, corpus: Corpus, on_bad_row: OnBadRow
+) -> Iterator[Row]:
     rows = iter(records)
     first = next(rows, None)
     if first is None:
         return
     columns = _choose_columns(corpus.columns, table.flatten(first[1]), f"{name}:{first[0]}")
     for number, record in chain([first], rows):
-        flat = table.flatten(record)
-        for column in columns:
-            if column not in flat:
-                raise table.build_unknown_column_error(f"{name}:{number}", column, list(flat))
-        yield number, *(_to_text(flat[column], f"{name}:{number}", column) for column in columns)
+        flat, where = table.flatten(record), f"{name}:{number}"
+        try:
+            row = tuple(_get_cell(flat, column, where) for column in columns)
+        except BadRowError as error:
+            on_bad_row(error)
+            continue
+        yield number, *row
 
 
 def _choose_columns(requested: tuple[str, ...] | None, record: Mapping[str, Any], where: str) -> tuple[str, ...]:
@@ -145,16 +153,20 @@ def _choose_columns(requested: tuple[str, ...] | None, record: Mapping[str, Any]
         raise SaccadeError(f"{where}: expected one text or two and a label, got an empty row")
     named = next((name for name in LABEL_COLUMNS if name in available), None)
     label = named or available[-1]
-    texts = [name for name in available if name != label and name not in INDEX_COLUMNS]
+    texts = [name for name in available if name != label and name.lower() not in INDEX_COLUMNS]
     if not texts:
         raise SaccadeError(f"{where}: expected one text or two and a label, got only the column {label!r}")
     has_header = not all(name.isdecimal() for name in available)
     if len(texts) > 2 or (len(texts) == 2 and has_header and not (named and _are_text_pair(*texts))):
-        candidates = [name for name in texts if not isinstance(record[name], int | float)]
-        example = suggest_columns(candidates, available, 1 if named else 2)
+        names, shown = available, ", ".join(available)
+        if not has_header:  # the first row, which may be an unknown header
+            cells = [str(record[name]) for name in available]
+            shown = ", ".join(f"{name} ({table.shorten(cell)})" for name, cell in zip(available, cells, strict=True))
+            names = cells if any(cell.lower() in INDEX_COLUMNS for cell in cells) else available
+        candidates = [name for name in names if not isinstance(record.get(name), int | float) and name != named]
+        example = suggest_columns(candidates, names, 1 if named else 2)
         raise UnclearColumnsError(
-            f"{where}: which of the columns {', '.join(available)} are the texts, and which is the label? name them, "
-            "the label last:",
+            f"{where}: which of the columns {shown} are the texts, and which is the label? name them, the label last:",
             [*example, named] if named else example,
             ", or give a file with these alone",
         )
@@ -170,6 +182,12 @@ def _are_text_pair(first: str, second: str) -> bool:
     return set(names) in TEXT_PAIRS
 
 
+def _get_cell(record: Mapping[str, Any], column: str, where: str) -> str:
+    if column not in record:
+        raise table.build_unknown_column_error(where, column, list(record))
+    return _to_text(record[column], where, column)
+
+
 def _to_text(value: Any, where: str, column: str) -> str:
     """Convert a cell to text; a list of words is joined by spaces."""
     if isinstance(value, str):
@@ -181,35 +199,57 @@ def _to_text(value: Any, where: str, column: str) -> str:
     if isinstance(value, list):
         words = [_to_text(item, where, column) for item in value]
         if wrong := [word for word in words if len(word.split()) != 1]:
-            raise SaccadeError(f"{where}: {wrong[0]!r} in column {column!r} is not one word; join or remove it")
+            raise BadRowError(where, f"{wrong[0]!r} in column {column!r} is not one word; join or remove it")
         return " ".join(words)
-    raise SaccadeError(f"{where}: expected text, a number or a list in column {column!r}, got {type(value).__name__}")
+    raise BadRowError(where, f"expected text, a number or a list in column {column!r}, got {type(value).__name__}")
 
 
-def _read_conll(path: Path) -> Iterator[Row]:
-    """Read the format of the CoNLL shared tasks: the first column is the word, the last one its tag."""
+def _read_conll(path: Path, on_bad_row: OnBadRow) -> Iterator[Row]:
+    """Read the format of the CoNLL shared tasks: the first column is the word, the last one its tag.
+
+    A text with a bad line is a bad row.
+    """
     with open_file(path) as file:
-        words, tags, first = list[str](), list[str](), 1
-        for number, line in iter_lines(file, str(path)):
+        words, tags, first, is_bad = list[str](), list[str](), 1, False
+
+        def note(error: BadRowError) -> None:
+            nonlocal is_bad
+            on_bad_row(error)
+            is_bad = True
+
+        for number, line in chain(iter_lines(file, str(path), on_bad_row=note), [(0, "")]):
             cells = line.split()
             if cells and cells[0] != DOCUMENT_MARK:
                 if len(cells) < 2:
-                    raise SaccadeError(f"{path}:{number}: expected a word and its tag in each line, got {line!r}")
+                    note(BadRowError(f"{path}:{number}", f"expected a word and its tag in each line, got {line!r}"))
+                    continue
                 first = first if words else number
                 words.append(cells[0])
                 tags.append(cells[-1])
-            elif words:
-                yield first, " ".join(words), " ".join(tags)
-                words, tags = [], []
-        if words:
-            yield first, " ".join(words), " ".join(tags)
+            else:
+                if words and not is_bad:
+                    yield first, " ".join(words), " ".join(tags)
+                words, tags, is_bad = [], [], False
 
 
-def _check_tag_counts(rows: Iterable[Row], name: str) -> Iterator[Row]:
+def _check_tag_counts(rows: Iterable[Row], name: str, on_bad_row: OnBadRow) -> Iterator[Row]:
     for row in rows:
         if len(row) != 3:
             raise SaccadeError(f"{name}:{row[0]}: words and their tags are two columns, got {len(row) - 1}")
         words, tags = len(row[1].split()), len(row[2].split())
-        if words != tags:
-            raise SaccadeError(f"{name}:{row[0]}: there are {words} words and {tags} tags; each word needs one")
+        if words == tags:
+            yield row
+        else:
+            reason = f"there are {words} words and {tags} tags; each word needs one"
+            on_bad_row(BadRowError(f"{name}:{row[0]}", reason))
+
+
+def _check_numbers(rows: Iterable[Row], name: str, on_bad_row: OnBadRow) -> Iterator[Row]:
+    for row in rows:
+        try:
+            if row[-1]:
+                parse_number(row[-1])
+        except SaccadeError as error:
+            on_bad_row(BadRowError(f"{name}:{row[0]}", str(error)))
+            continue
         yield row

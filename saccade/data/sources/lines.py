@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
+from saccade.data.sources.bad_rows import BadRowError, OnBadRow, raise_error
 from saccade.data.sources.paths import is_url
 from saccade.errors import SaccadeError
 
@@ -50,29 +51,42 @@ def _open(path: Path) -> Iterator[IO[bytes]]:
             yield cast(IO[bytes], file)
 
 
-def _bound_lines(file: Iterable[bytes]) -> Iterable[bytes]:
+def bound_lines(file: Iterable[bytes]) -> Iterable[bytes]:
     """Lines of an open file, a line that is too long only up to its limit; other lines as they are."""
     readline = getattr(file, "readline", None)
     return file if readline is None else iter(partial(readline, MAX_LINE_BYTES + 1), b"")
 
 
-def iter_lines(file: Iterable[bytes], name: str, *, lines_before: int = 0) -> Iterator[tuple[int, str]]:
+def iter_lines(
+    file: Iterable[bytes], name: str, *, lines_before: int = 0, on_bad_row: OnBadRow = raise_error
+) -> Iterator[tuple[int, str]]:
     """Yield lines with their numbers from 1, without line ends; only a line feed ends a line, not U+2028 etc."""
-    for number, raw in enumerate(_bound_lines(file), lines_before + 1):
-        if len(raw) > MAX_LINE_BYTES:
-            raise SaccadeError(
-                f"{name}:{number}: a line of more than {MAX_LINE_BYTES:,} bytes; is it text, with one example a line?"
-            )
+    for number, raw in enumerate(bound_lines(file), lines_before + 1):
         try:
-            line = raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise SaccadeError(
-                f"{name}:{number}: not valid UTF-8 (byte 0x{raw[error.start]:02x} at position {error.start + 1}); "
-                "convert the file, for example with iconv -f latin1 -t utf-8"
-            ) from None
-        if number == 1:
-            line = line.removeprefix("\ufeff")  # byte-order mark
-        yield number, line.removesuffix("\n").removesuffix("\r")
+            line = decode_line(raw, name, number)
+        except BadRowError as error:
+            on_bad_row(error)
+            continue
+        yield number, line
+
+
+def decode_line(raw: bytes, name: str, number: int) -> str:
+    """Decode a line without its end; without a byte-order mark if it is the first one."""
+    if len(raw) > MAX_LINE_BYTES:
+        raise SaccadeError(
+            f"{name}:{number}: a line of more than {MAX_LINE_BYTES:,} bytes; is it text, with one example a line?"
+        )
+    try:
+        line = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadRowError(
+            f"{name}:{number}",
+            f"not valid UTF-8 (byte 0x{raw[error.start]:02x} at position {error.start + 1}); "
+            "convert the file, for example with iconv -f latin1 -t utf-8",
+        ) from None
+    if number == 1:
+        line = line.removeprefix("\ufeff")
+    return line.removesuffix("\n").removesuffix("\r")
 
 
 def build_missing_file_error(path: Path) -> SaccadeError:

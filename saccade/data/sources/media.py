@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from saccade.data.media.pictures import PICTURE_SUFFIXES
 from saccade.data.media.sound import SOUND_SUFFIXES
 from saccade.data.sources import hub_media, table
 from saccade.data.sources.archives import ARCHIVE_SUFFIXES, unpack_archive
+from saccade.data.sources.bad_rows import BadRowError, OnBadRow, raise_error
 from saccade.data.sources.columns import UnclearColumnsError, suggest_columns
 from saccade.data.sources.lines import build_missing_file_error
 from saccade.data.sources.pairs import EMBEDDED_PREFIX, hash_file
@@ -50,7 +51,13 @@ TEXT_COLUMNS = {
 
 
 def read_media(
-    corpus: Corpus, *, medium: str, target: str, has_questions: bool = False, suffixes: Suffixes = ()
+    corpus: Corpus,
+    *,
+    medium: str,
+    target: str,
+    has_questions: bool = False,
+    suffixes: Suffixes = (),
+    on_bad_row: OnBadRow = raise_error,
 ) -> Iterator[Row]:
     """Yield at most `corpus.examples` rows with the `target` of each file: its "label", its "text", or FILES_ONLY.
 
@@ -65,7 +72,9 @@ def read_media(
         return islice(_read_files_only(root, medium, suffixes, corpus.files[0]), corpus.examples)
     metadata = Path(corpus.files[1]) if len(corpus.files) == 2 else find_metadata(root)
     if metadata is not None:
-        rows = _read_metadata(root, metadata, corpus.columns, target, has_questions=has_questions)
+        opened = table.read_records(metadata, is_header=lambda first: True, on_bad_row=on_bad_row)
+        records = ((f"{metadata}:{number}", number, table.flatten(record)) for number, record in opened)
+        rows = _read_metadata(root, records, corpus.columns, target, has_questions, on_bad_row)
     elif target == "label" and not has_questions:
         rows = _read_class_folders(root, suffixes, corpus.files[0])
     else:
@@ -198,15 +207,26 @@ def _read_class_folders(root: Path, suffixes: tuple[str, ...], name: str) -> Ite
 
 
 def _read_metadata(
-    root: Path, metadata: Path, columns: tuple[str, ...] | None, target: str, *, has_questions: bool = False
+    root: Path,
+    records: Iterable[tuple[str, int, Mapping[str, Any]]],
+    columns: tuple[str, ...] | None,
+    target: str,
+    has_questions: bool,
+    on_bad_row: OnBadRow,
 ) -> Iterator[Row]:
     """Yield the rows of a metadata table; files that do not exist stay in, and are reported when they are decoded."""
     by_name, absolute_root = dict[str, list[Path]](), os.path.abspath(root)
-    for number, record in table.read_records(metadata, is_header=lambda first: True):
-        flat = table.flatten(record)
-        where = f"{metadata}:{number}"
-        file, *questions, text = _choose_columns(columns, flat, where, target, has_questions=has_questions)
-        name = _to_text(flat[file], where, file)
+    for where, number, flat in records:
+        try:
+            columns = columns or _choose_columns(None, flat, where, target, has_questions=has_questions)
+            file, *questions, text = _choose_columns(columns, flat, where, target, has_questions=has_questions)
+            name = _to_text(flat[file], where, file)
+            asked = [_to_text(flat[one], where, one) for one in questions]
+            values = flat[text] if isinstance(flat[text], list) else [flat[text]]
+            targets = [_to_text(value, where, text) for value in values]
+        except BadRowError as error:
+            on_bad_row(error)
+            continue
         path = root / name
         if not path.is_file():
             by_name = by_name or _index_by_name(root)
@@ -214,19 +234,14 @@ def _read_metadata(
             path = same_name[0] if len(same_name) == 1 else path  # two are ambiguous
         elif not Path(os.path.abspath(path)).is_relative_to(absolute_root):  # links inside it may lead elsewhere
             raise SaccadeError(f"{where}: {name!r} is not in the folder {root}; put it there")
-        for value in flat[text] if isinstance(flat[text], list) else [flat[text]]:
-            yield (
-                number,
-                str(path),
-                *(_to_text(flat[one], where, one) for one in questions),
-                _to_text(value, where, text),
-            )
+        for value in targets:
+            yield number, str(path), *asked, value
 
 
 def _to_text(value: Any, where: str, column: str) -> str:
     """Convert a cell to text; None and lists are errors."""
     if not isinstance(value, str | int | float):
-        raise SaccadeError(f"{where}: expected text in column {column!r}, got {type(value).__name__}")
+        raise BadRowError(where, f"expected text in column {column!r}, got {type(value).__name__}")
     return str(value)
 
 
@@ -237,13 +252,17 @@ def _index_by_name(root: Path) -> dict[str, list[Path]]:
     return found
 
 
-def find_columns(corpus: Corpus, target: str, *, has_questions: bool) -> tuple[str, ...]:
+def find_columns(
+    corpus: Corpus, target: str, *, has_questions: bool, on_bad_row: OnBadRow = raise_error
+) -> tuple[str, ...]:
     """Return the columns of files, questions (if any) and targets; none if there is no table of them."""
     if target == FILES_ONLY or corpus.files[0].lower().endswith(ARCHIVE_SUFFIX):
         return ()
     root = _find_root(resolve_folder(corpus), corpus.split)
     metadata = Path(corpus.files[1]) if len(corpus.files) == 2 else find_metadata(root)
-    for number, record in () if metadata is None else table.read_records(metadata, is_header=lambda first: True):
+    if metadata is None:
+        return ()
+    for number, record in table.read_records(metadata, is_header=lambda first: True, on_bad_row=on_bad_row):
         where = f"{metadata}:{number}"
         return _choose_columns(corpus.columns, table.flatten(record), where, target, has_questions=has_questions)
     return ()

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from saccade.config.schema import Corpus
+from saccade.data.sources.bad_rows import BadRowError, OnBadRow, raise_error
 from saccade.data.sources.lines import build_missing_file_error
 from saccade.errors import SaccadeError
 
 
-def read_own_records(corpus: Corpus) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_own_records(corpus: Corpus, *, on_bad_row: OnBadRow = raise_error) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the records of a corpus with a `format`, numbered from 1."""
     assert corpus.format is not None, "only a corpus with a format has records of its own"
     kind, path = corpus.format.kind, Path(corpus.files[0])
@@ -23,7 +24,9 @@ def read_own_records(corpus: Corpus) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, record in enumerate(corpus.format.make(path), start=1):
         if not isinstance(record, dict):
             got = type(record).__name__
-            raise SaccadeError(f"{path}: the format '{kind}' must yield records {{column: value}}, got {got}")
+            reason = f"the format '{kind}' must yield records {{column: value}}, got {got}"
+            on_bad_row(BadRowError(f"{path}:{number}", reason))
+            continue
         yield number, record
     if not number:
         raise SaccadeError(f"{path} is empty; expected at least one record of the format '{kind}'")

@@ -18,7 +18,15 @@ from typing import IO, cast
 
 from saccade.config.schema import Corpus
 from saccade.data.sources import hub, table
-from saccade.data.sources.lines import build_missing_file_error, build_read_error, iter_lines, open_file
+from saccade.data.sources.bad_rows import BadRowError, OnBadRow, raise_error
+from saccade.data.sources.lines import (
+    bound_lines,
+    build_missing_file_error,
+    build_read_error,
+    decode_line,
+    iter_lines,
+    open_file,
+)
 from saccade.data.sources.own_format import read_own_records
 from saccade.data.synthetic import embedded
 from saccade.errors import SaccadeError
@@ -44,33 +52,34 @@ def read_pairs(corpus: Corpus) -> Iterator[tuple[str, str]]:
         yield source, target
 
 
-def read_rows(corpus: Corpus) -> Iterator[Row]:
+def read_rows(corpus: Corpus, *, on_bad_row: OnBadRow = raise_error) -> Iterator[Row]:
     """Yield at most `corpus.examples` pairs of a corpus, each with its line number."""
     name = corpus.files[0]
     if corpus.format is not None:
-        records = read_own_records(corpus)
-        rows = table.to_pairs(table.select_texts(records, name, corpus.columns, table.PAIR_COLUMNS))
+        records = read_own_records(corpus, on_bad_row=on_bad_row)
+        rows = table.to_pairs(table.select_texts(records, name, corpus.columns, table.PAIR_COLUMNS, on_bad_row))
     elif len(corpus.files) == 2:
-        rows = _read_aligned_files(Path(name), Path(corpus.files[1]))
+        rows = _read_aligned_files(Path(name), Path(corpus.files[1]), on_bad_row)
     elif name.startswith(EMBEDDED_PREFIX):
         return embedded.read_pairs(name.removeprefix(EMBEDDED_PREFIX), corpus.examples)
     elif is_dataset(name):
-        rows = hub.read_pairs(name, split=corpus.split, columns=corpus.columns)
+        rows = hub.read_pairs(name, split=corpus.split, columns=corpus.columns, on_bad_row=on_bad_row)
     else:
-        rows = table.read_pairs(Path(name), columns=corpus.columns)
+        rows = table.read_pairs(Path(name), columns=corpus.columns, on_bad_row=on_bad_row)
     return islice(rows, corpus.examples)
 
 
-def find_columns(corpus: Corpus) -> tuple[str, ...]:
+def find_columns(corpus: Corpus, *, on_bad_row: OnBadRow = raise_error) -> tuple[str, ...]:
     """Return the columns of source and target; none if the corpus is no table."""
-    name = corpus.files[0]
+    name, columns, names = corpus.files[0], corpus.columns, table.PAIR_COLUMNS
     if corpus.format is not None:
-        return table.find_record_columns(read_own_records(corpus), name, corpus.columns, table.PAIR_COLUMNS)
+        records = read_own_records(corpus, on_bad_row=on_bad_row)
+        return table.find_record_columns(records, name, columns, names, on_bad_row)
     if len(corpus.files) == 2 or name.startswith(EMBEDDED_PREFIX):
         return ()
     if is_dataset(name):
-        return hub.find_columns(name, split=corpus.split, columns=corpus.columns, names=table.PAIR_COLUMNS)
-    return table.find_columns(Path(name), columns=corpus.columns, names=table.PAIR_COLUMNS)
+        return hub.find_columns(name, split=corpus.split, columns=columns, names=names, on_bad_row=on_bad_row)
+    return table.find_columns(Path(name), columns=columns, names=names, on_bad_row=on_bad_row)
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
@@ -149,16 +158,32 @@ def _iter_file_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise SaccadeError(f"{path} is empty; expected one example a line")
 
 
-def _read_aligned_files(source: Path, target: Path) -> Iterator[Row]:
+def _iter_aligned_lines(path: Path, on_bad_row: OnBadRow) -> Iterator[tuple[int, str | None]]:
+    """Yield the lines of one of two aligned files; None in place of a bad one, so that they stay aligned."""
+    with open_file(path) as file:
+        number = 0
+        for number, raw in enumerate(bound_lines(file), 1):
+            line = None
+            try:
+                line = decode_line(raw, str(path), number)
+            except BadRowError as error:
+                on_bad_row(error)
+            yield number, line
+    if not number:
+        raise SaccadeError(f"{path} is empty; expected one example a line")
+
+
+def _read_aligned_files(source: Path, target: Path, on_bad_row: OnBadRow) -> Iterator[Row]:
     """Yield the pairs of two files with the same number of lines."""
     for path in (source, target):
         if table.get_format(path):
             raise SaccadeError(f"{path} has columns: give it alone, without a second file")
     shorter: Path | None = None
     count = {source: 0, target: 0}
-    for left, right in zip_longest(_iter_file_lines(source), _iter_file_lines(target)):
+    for left, right in zip_longest(_iter_aligned_lines(source, on_bad_row), _iter_aligned_lines(target, on_bad_row)):
         if left and right and shorter is None:
-            yield left[0], left[1], right[1]
+            if left[1] is not None and right[1] is not None:
+                yield left[0], left[1], right[1]
         else:  # read on to the end: the message gives both counts
             shorter = source if left is None else target
         count[source] += left is not None

@@ -17,6 +17,7 @@ from typing import IO, Any, NamedTuple
 
 from saccade.config.schema import Corpus
 from saccade.data.sources import table
+from saccade.data.sources.bad_rows import OnBadRow, raise_error
 from saccade.data.sources.lines import iter_lines, open_file
 from saccade.errors import SaccadeError
 
@@ -86,8 +87,10 @@ def hash_sizes(files: Iterable[Path]) -> str:
 class RangeReader:
     """Iterates over the documents of file ranges from a place on; `place` moves behind each document."""
 
-    def __init__(self, ranges: list[FileRange], corpus: Corpus, unit: str, place: Place) -> None:
-        self.ranges, self.corpus, self.unit, self.place = ranges, corpus, unit, place
+    def __init__(
+        self, ranges: list[FileRange], corpus: Corpus, unit: str, place: Place, on_bad_row: OnBadRow = raise_error
+    ) -> None:
+        self.ranges, self.corpus, self.unit, self.place, self.on_bad_row = ranges, corpus, unit, place, on_bad_row
         if place.file and (place.range >= len(ranges) or ranges[place.range].path.name != place.file):
             raise SaccadeError(
                 f"cannot resume in the file {place.file} of {corpus.files[0]}: there are other files now; "
@@ -119,7 +122,8 @@ class RangeReader:
     def _read_lines(self, found: FileRange) -> Iterator[Document]:
         """Read a text or .jsonl file from the first line on that begins at the offset or after it."""
         path, start = found.path, found.start if self.place.offset is None else self.place.offset
-        columns = table.find_columns(path, columns=self.corpus.columns, names=table.TEXT_COLUMNS)
+        columns, on_bad_row = self.corpus.columns, self.on_bad_row
+        columns = table.find_columns(path, columns=columns, names=table.TEXT_COLUMNS, on_bad_row=on_bad_row) or None
         with open_file(path) as file:
             if start:
                 file.seek(start - 1)
@@ -128,12 +132,12 @@ class RangeReader:
             name = f"{path} from byte {found.start}" if found.start else str(path)
             if table.get_format(path):
                 lines = count_bytes(file, self.place, found.stop)
-                records = table.read_jsonl(lines, name, lines_before=self.place.lines)
-                texts = table.select_texts(records, name, columns or None, table.TEXT_COLUMNS)
+                records = table.read_jsonl(lines, name, lines_before=self.place.lines, on_bad_row=on_bad_row)
+                texts = table.select_texts(records, name, columns, table.TEXT_COLUMNS, on_bad_row)
                 yield from ((number, text) for number, (text,) in texts)
             elif self.unit == "lines":
                 lines = count_bytes(file, self.place, found.stop)
-                numbered = iter_lines(lines, name, lines_before=self.place.lines)
+                numbered = iter_lines(lines, name, lines_before=self.place.lines, on_bad_row=on_bad_row)
                 yield from ((number, line) for number, line in numbered if line.strip())
             else:
                 yield from self._join_lines(file, name, found.stop)
@@ -145,7 +149,8 @@ class RangeReader:
         """
         ahead, first, lines = Place(offset=self.place.offset, lines=self.place.lines), 0, list[str]()
         in_document, line_start = ahead.offset == 0, (ahead.offset, ahead.lines)
-        for number, line in iter_lines(count_bytes(file, ahead, None), name, lines_before=ahead.lines):
+        raw = count_bytes(file, ahead, None)
+        for number, line in iter_lines(raw, name, lines_before=ahead.lines, on_bad_row=self.on_bad_row):
             if self.unit == "blank" and not line.strip():
                 self.place.offset, self.place.lines = line_start
                 if lines:
@@ -165,8 +170,12 @@ class RangeReader:
         """Read a table from a row on; of other formats than .parquet, the rows before it are read and skipped."""
         start = found.start if self.place.offset is None else self.place.offset
         self.place.offset = start
-        for number, text in table.read_column(found.path, columns=self.corpus.columns, first=start, stop=found.stop):
-            self.place.offset += 1
+        has_index = table.get_format(found.path) == ".parquet"
+        rows = table.read_column(
+            found.path, columns=self.corpus.columns, first=start, stop=found.stop, on_bad_row=self.on_bad_row
+        )
+        for number, text in rows:
+            self.place.offset = number if has_index else self.place.offset + 1
             yield number, text
 
 

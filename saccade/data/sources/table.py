@@ -14,6 +14,7 @@ import csv
 import shutil
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, chain, islice
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from saccade.config.schema import Corpus
+from saccade.data.sources.bad_rows import BadRowError, OnBadRow, raise_error
 from saccade.data.sources.columns import INDEX_COLUMNS, UnclearColumnsError, suggest_columns
 from saccade.data.sources.lines import COMPRESSION_SUFFIXES, did_you_mean, iter_lines, open_file
 from saccade.errors import SaccadeError
@@ -47,14 +49,24 @@ def get_format(path: Path) -> str:
     return split_suffixes(path)[0]
 
 
-def read_pairs(path: Path, *, columns: Columns) -> Iterator[Row]:
+def read_pairs(path: Path, *, columns: Columns, on_bad_row: OnBadRow = raise_error) -> Iterator[Row]:
     """Yield the pairs of a table, each with its line number."""
-    return to_pairs(_read_texts(path, columns=columns, names=PAIR_COLUMNS))
+    return to_pairs(_read_texts(path, columns=columns, names=PAIR_COLUMNS, on_bad_row=on_bad_row))
 
 
-def read_column(path: Path, *, columns: Columns, first: int = 0, stop: int | None = None) -> Iterator[tuple[int, str]]:
-    """Yield the texts of one column, each with its line number; of the rows from `first` to `stop`, counted from 0."""
-    rows = _read_texts(path, columns=columns, names=TEXT_COLUMNS, first=first, stop=stop)
+def read_column(
+    path: Path,
+    *,
+    columns: Columns,
+    first: int = 0,
+    stop: int | None = None,
+    on_bad_row: OnBadRow = raise_error,
+) -> Iterator[tuple[int, str]]:
+    """Yield the texts of one column, each with its line number; of the rows from `first` to `stop`, counted from 0.
+
+    Of formats other than .parquet, bad rows are not counted for `first` and `stop`.
+    """
+    rows = _read_texts(path, columns=columns, names=TEXT_COLUMNS, first=first, stop=stop, on_bad_row=on_bad_row)
     return ((number, texts[0]) for number, texts in rows)
 
 
@@ -65,18 +77,18 @@ def read_row_group_bounds(path: Path) -> list[int]:
     return [0, *accumulate(groups)]
 
 
-def read_records(path: Path, *, is_header: Callable[[list[str]], bool]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def read_records(
+    path: Path, *, is_header: Callable[[list[str]], bool], on_bad_row: OnBadRow = raise_error
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield (line number, {column: cell}) of each row; the columns are 1, 2, 3 if a .tsv or .csv has no header."""
     with open_file(path) as file:
         name, number = str(path), 0
         if get_format(path) == ".parquet":
-            rows: Iterable[tuple[int, Mapping[str, Any]]] = read_parquet(file, path)
+            rows: Iterable[tuple[int, Mapping[str, Any]]] = read_parquet(file, path, on_bad_row=on_bad_row)
         elif get_format(path) == ".jsonl":
-            rows = read_jsonl(file, name)
+            rows = read_jsonl(file, name, on_bad_row=on_bad_row)
         else:
-            rows = _name_columns(
-                _read_tsv(file, name) if get_format(path) == ".tsv" else _read_csv(file, name), name, is_header
-            )
+            rows = _name_columns(_read_delimited_lines(file, path, on_bad_row), name, is_header, on_bad_row)
         for number, record in rows:
             yield number, record
         if not number:
@@ -84,7 +96,7 @@ def read_records(path: Path, *, is_header: Callable[[list[str]], bool]) -> Itera
 
 
 def _name_columns(
-    lines: Iterator[tuple[int, list[str]]], name: str, is_header: Callable[[list[str]], bool]
+    lines: Iterator[tuple[int, list[str]]], name: str, is_header: Callable[[list[str]], bool], on_bad_row: OnBadRow
 ) -> Iterator[tuple[int, Mapping[str, str]]]:
     names: list[str] = []
     for number, cells in lines:
@@ -97,7 +109,8 @@ def _name_columns(
             continue
         names = names or [str(position) for position in range(1, len(cells) + 1)]
         if len(cells) != len(names):
-            raise SaccadeError(f"{name}:{number}: expected {len(names)} columns, got {len(cells)}")
+            on_bad_row(BadRowError(f"{name}:{number}", f"expected {len(names)} columns, got {len(cells)}"))
+            continue
         yield number, dict(zip(names, cells, strict=True))
 
 
@@ -105,20 +118,33 @@ def to_pairs(rows: Iterable[Texts]) -> Iterator[Row]:
     return ((number, texts[0], texts[1]) for number, texts in rows)
 
 
-def find_columns(path: Path, *, columns: Columns, names: tuple[str, ...]) -> tuple[str, ...]:
+def find_columns(
+    path: Path, *, columns: Columns, names: tuple[str, ...], on_bad_row: OnBadRow = raise_error
+) -> tuple[str, ...]:
     """Return the columns that are read as `names`; none if the file is no table, or empty."""
-    number, first = _read_first(path)
-    if isinstance(first, list):
-        return _choose_cells(first, f"{path}:{number}", columns, names, header=get_format(path) == ".csv")[0]
-    return find_record_columns([(number, first)] if number else [], str(path), columns, names)
+    kind = get_format(path)
+    if kind in (".tsv", ".csv"):
+        number, cells = _read_first(path, on_bad_row)
+        return _choose_cells([*cells], f"{path}:{number}", columns, names, header=kind == ".csv")[0] if number else ()
+    if not kind:
+        return ()
+    with open_file(path) as file:
+        return find_record_columns(_read_records(file, path, on_bad_row), str(path), columns, names, on_bad_row)
 
 
 def find_record_columns(
-    records: Iterable[tuple[int, Mapping[str, Any]]], name: str, columns: Columns, names: tuple[str, ...]
+    records: Iterable[tuple[int, Mapping[str, Any]]],
+    name: str,
+    columns: Columns,
+    names: tuple[str, ...],
+    on_bad_row: OnBadRow = raise_error,
 ) -> tuple[str, ...]:
     """Return the columns that are read as `names`; none if there is no record."""
     for number, record in records:
-        return _choose_record_columns(columns, flatten(record), f"{name}:{number}", names)
+        try:
+            return _choose_record_columns(columns, flatten(record), f"{name}:{number}", names)
+        except BadRowError as error:
+            on_bad_row(error)
     return ()
 
 
@@ -133,32 +159,50 @@ def inherit_columns(corpus: Corpus, first: Corpus) -> Corpus:
     return corpus.model_copy(update={"columns": columns}) if found else corpus
 
 
-def _read_first(path: Path) -> tuple[int, list[str] | dict[str, Any]]:
+def _read_first(path: Path, on_bad_row: OnBadRow = raise_error) -> tuple[int, list[str] | dict[str, Any]]:
     """Return number and cells of the first line or record of a table; 0 if there is none."""
     kind = get_format(path)
     if not kind:
         return 0, {}
     with open_file(path) as file:
         if kind in (".parquet", ".jsonl"):
-            records = read_parquet(file, path) if kind == ".parquet" else read_jsonl(file, str(path))
+            records = _read_records(file, path, on_bad_row)
             return next(((number, flatten(record)) for number, record in records), (0, {}))
-        lines = _read_tsv(file, str(path)) if kind == ".tsv" else _read_csv(file, str(path))
-        return next(lines, (0, {}))
+        return next(_read_delimited_lines(file, path, on_bad_row), (0, {}))
+
+
+def _read_records(file: IO[bytes], path: Path, on_bad_row: OnBadRow) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the records of an open .parquet or .jsonl file."""
+    if get_format(path) == ".parquet":
+        return read_parquet(file, path, on_bad_row=on_bad_row)
+    return read_jsonl(file, str(path), on_bad_row=on_bad_row)
+
+
+def _read_delimited_lines(file: IO[bytes], path: Path, on_bad_row: OnBadRow) -> Iterator[tuple[int, list[str]]]:
+    """Yield the cells of the rows of an open .tsv or .csv file, with the header if there is one."""
+    return (_read_tsv if get_format(path) == ".tsv" else _read_csv)(file, str(path), on_bad_row)
 
 
 def _read_texts(
-    path: Path, *, columns: Columns, names: tuple[str, ...], first: int = 0, stop: int | None = None
+    path: Path,
+    *,
+    columns: Columns,
+    names: tuple[str, ...],
+    first: int = 0,
+    stop: int | None = None,
+    on_bad_row: OnBadRow,
 ) -> Iterator[Texts]:
     with open_file(path) as file:
         name, number = str(path), 0
         if get_format(path) == ".parquet":
-            records = read_parquet(file, path, columns or names, first=first, stop=stop)
-            rows = select_texts(records, name, columns, names)
+            records = read_parquet(file, path, columns or names, first=first, stop=stop, on_bad_row=on_bad_row)
+            rows = select_texts(records, name, columns, names, on_bad_row)
         elif get_format(path) == ".jsonl":
-            rows = select_texts(read_jsonl(file, name), name, columns, names)
+            rows = select_texts(read_jsonl(file, name, on_bad_row=on_bad_row), name, columns, names, on_bad_row)
         elif get_format(path):
-            cells = _read_tsv(file, name) if get_format(path) == ".tsv" else _read_csv(file, name)
-            rows = _read_delimited(cells, name, columns, names, header=get_format(path) == ".csv")
+            is_csv = get_format(path) == ".csv"
+            cells = _read_delimited_lines(file, path, on_bad_row)
+            rows = _read_delimited(cells, name, columns, names, header=is_csv, on_bad_row=on_bad_row)
         else:
             raise SaccadeError(
                 f"{path} has no second file: give two line-aligned files, or one "
@@ -172,19 +216,30 @@ def _read_texts(
 
 
 def select_texts(
-    records: Iterable[tuple[int, Mapping[str, Any]]], name: str, columns: Columns, names: tuple[str, ...]
+    records: Iterable[tuple[int, Mapping[str, Any]]],
+    name: str,
+    columns: Columns,
+    names: tuple[str, ...],
+    on_bad_row: OnBadRow = raise_error,
 ) -> Iterator[Texts]:
     """Yield the texts of numbered records in `columns`, or in those that stand for `names` by default."""
     for number, record in records:
-        flat = flatten(record)
-        columns = _choose_record_columns(columns, flat, f"{name}:{number}", names)
-        for column in columns:
-            if column not in flat:
-                raise build_unknown_column_error(f"{name}:{number}", column, list(flat))
-            if not isinstance(flat[column], str):
-                got = type(flat[column]).__name__
-                raise SaccadeError(f"{name}:{number}: expected text in column {column!r}, got {got}")
-        yield number, tuple(flat[column] for column in columns)
+        flat, where = flatten(record), f"{name}:{number}"
+        try:
+            columns = _choose_record_columns(columns, flat, where, names)
+            texts = tuple(_get_text(flat, column, where) for column in columns)
+        except BadRowError as error:
+            on_bad_row(error)
+            continue
+        yield number, texts
+
+
+def _get_text(record: Mapping[str, Any], column: str, where: str) -> str:
+    if column not in record:
+        raise build_unknown_column_error(where, column, list(record))
+    if not isinstance(record[column], str):
+        raise BadRowError(where, f"expected text in column {column!r}, got {type(record[column]).__name__}")
+    return str(record[column])
 
 
 def are_column_numbers(columns: Sequence[str], first: Sequence[str]) -> bool:
@@ -195,6 +250,8 @@ def are_column_numbers(columns: Sequence[str], first: Sequence[str]) -> bool:
 def _choose_record_columns(
     columns: Columns, record: Mapping[str, Any], where: str, names: tuple[str, ...]
 ) -> tuple[str, ...]:
+    if columns is None and len(record) < len(names):
+        raise BadRowError(where, f"{_format_expected(names)}, got {len(record)}")
     texts = [column for column, value in record.items() if isinstance(value, str)] if columns is None else []
     return _choose_columns(columns, list(record), where, names, candidates=texts)
 
@@ -215,9 +272,8 @@ def _choose_columns(
     if all(name in available for name in names):
         return names
     if len(available) < len(names):
-        expected = "at least two columns, source and target" if len(names) == 2 else "a column of text"
-        raise SaccadeError(f"{where}: expected {expected}, got {len(available)}")
-    if len(available) == len(names):
+        raise SaccadeError(f"{where}: {_format_expected(names)}, got {len(available)}")
+    if len(available) == len(names) and not any(name.lower() in INDEX_COLUMNS for name in available):
         return tuple(available)
     question = "are the source and the target? name them:" if len(names) == 2 else "is the text? name it:"
     raise UnclearColumnsError(
@@ -227,9 +283,13 @@ def _choose_columns(
     )
 
 
-def build_unknown_column_error(where: str, column: str, names: list[str]) -> SaccadeError:
+def _format_expected(names: tuple[str, ...]) -> str:
+    return f"expected {'at least two columns, source and target' if len(names) == 2 else 'a column of text'}"
+
+
+def build_unknown_column_error(where: str, column: str, names: list[str]) -> BadRowError:
     known = ", ".join(names)
-    return SaccadeError(f"{where}: no column {column!r}{did_you_mean(column, names)} (columns: {known})")
+    return BadRowError(where, f"no column {column!r}{did_you_mean(column, names)} (columns: {known})")
 
 
 def flatten(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -243,7 +303,13 @@ def flatten(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _read_delimited(
-    lines: Iterator[tuple[int, list[str]]], name: str, columns: Columns, names: tuple[str, ...], *, header: bool
+    lines: Iterator[tuple[int, list[str]]],
+    name: str,
+    columns: Columns,
+    names: tuple[str, ...],
+    *,
+    header: bool,
+    on_bad_row: OnBadRow,
 ) -> Iterator[Texts]:
     number, first = next(lines, (0, []))
     if not number:
@@ -254,11 +320,12 @@ def _read_delimited(
         lines = chain([(number, first)], lines)
     for column in columns:
         if column not in header_names:
-            raise build_unknown_column_error(f"{name}:{number}", column, header_names)
+            raise SaccadeError(str(build_unknown_column_error(f"{name}:{number}", column, header_names)))
     positions = [header_names.index(column) for column in columns]
     for number, cells in lines:
         if len(cells) != len(header_names):
-            raise SaccadeError(f"{name}:{number}: expected {len(header_names)} columns, got {len(cells)}")
+            on_bad_row(BadRowError(f"{name}:{number}", f"expected {len(header_names)} columns, got {len(cells)}"))
+            continue
         yield number, tuple(cells[position] for position in positions)
 
 
@@ -270,7 +337,7 @@ def _choose_cells(
     if not by_number and (columns is not None or header or all(column in first for column in names)):
         return _choose_columns(columns, first, where, names, candidates=first), first
     if not by_number and len(first) > len(names):
-        numbers, cells = _number_columns(first), ", ".join(map(_shorten, first))
+        numbers, cells = _number_columns(first), ", ".join(map(shorten, first))
         is_header = any(cell.lower() in INDEX_COLUMNS for cell in first)
         texts = [number for number, cell in zip(numbers, first, strict=True) if not cell.strip().isdecimal()]
         raise UnclearColumnsError(
@@ -286,37 +353,69 @@ def _number_columns(cells: Sequence[str]) -> list[str]:
     return [str(number) for number in range(1, len(cells) + 1)]
 
 
-def _shorten(text: str) -> str:
+def shorten(text: str) -> str:
     return text if len(text) <= MAX_CELL_CHARACTERS else f"{text[:MAX_CELL_CHARACTERS]}..."
 
 
-def _read_tsv(file: IO[bytes], name: str) -> Iterator[tuple[int, list[str]]]:
+def _read_tsv(file: IO[bytes], name: str, on_bad_row: OnBadRow) -> Iterator[tuple[int, list[str]]]:
     """Split lines at tabs, without quoting."""
-    return ((number, line.split("\t")) for number, line in iter_lines(file, name))
+    return ((number, line.split("\t")) for number, line in iter_lines(file, name, on_bad_row=on_bad_row))
 
 
-def _read_csv(file: IO[bytes], name: str) -> Iterator[tuple[int, list[str]]]:
-    """Parse CSV; cells in double quotes may contain commas and line ends (RFC 4180)."""
+def _read_csv(file: IO[bytes], name: str, on_bad_row: OnBadRow) -> Iterator[tuple[int, list[str]]]:
+    """Parse CSV; cells in double quotes may contain commas and line ends (RFC 4180).
+
+    After a row that cannot be parsed, parsing goes on with the line after its first one: a quote that is not closed
+    would swallow all lines up to the next quote. A row has the number of its last line.
+    """
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default, 131,072, is too small for documents
-    reader = csv.reader((line + "\n" for _, line in iter_lines(file, name)), strict=True)
-    try:
-        for cells in reader:
-            yield reader.line_num, cells
-    except csv.Error as error:
-        raise SaccadeError(f"{name}:{reader.line_num}: not valid CSV ({error})") from None
+    lines, again = iter_lines(file, name, on_bad_row=on_bad_row), deque[tuple[int, str]]()
+    record: list[tuple[int, str]] = []  # the lines of the current row
+
+    def iter_record_lines() -> Iterator[str]:
+        while (found := again.popleft() if again else next(lines, None)) is not None:
+            record.append(found)
+            yield found[1] + "\n"
+
+    reader = csv.reader(iter_record_lines(), strict=True)
+    while True:
+        record.clear()
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            on_bad_row(BadRowError(f"{name}:{record[0][0]}", f"not valid CSV ({error})"))
+            again.extendleft(reversed(record[1:]))
+            continue
+        if cells is None:
+            return
+        yield record[-1][0], cells
 
 
-def read_jsonl(lines: Iterable[bytes], name: str, *, lines_before: int = 0) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def read_jsonl(
+    lines: Iterable[bytes], name: str, *, lines_before: int = 0, on_bad_row: OnBadRow = raise_error
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the records of lines of JSON, with the number of each line."""
-    for number, line in iter_lines(lines, name, lines_before=lines_before):
-        record = parse_json(line, f"{name}:{number}")
+    for number, line in iter_lines(lines, name, lines_before=lines_before, on_bad_row=on_bad_row):
+        where = f"{name}:{number}"
+        try:
+            record = parse_json(line, where)
+        except SaccadeError as error:
+            on_bad_row(BadRowError(where, str(error).removeprefix(f"{where}: ")))
+            continue
         if not isinstance(record, dict):
-            raise SaccadeError(f"{name}:{number}: expected one JSON object a line, got {type(record).__name__}")
+            on_bad_row(BadRowError(where, f"expected one JSON object a line, got {type(record).__name__}"))
+            continue
         yield number, record
 
 
 def read_parquet(
-    file: IO[bytes], path: Path, columns: Sequence[str] = (), *, first: int = 0, stop: int | None = None
+    file: IO[bytes],
+    path: Path,
+    columns: Sequence[str] = (),
+    *,
+    first: int = 0,
+    stop: int | None = None,
+    on_bad_row: OnBadRow = raise_error,
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the rows from `first` to `stop`, reading no row groups before, and no other columns if `columns` exist."""
     import pyarrow
@@ -333,11 +432,12 @@ def read_parquet(
                 for batch in table.iter_batches(batch_size=1024, row_groups=[group], columns=chosen):
                     skipped = min(max(0, first - number), len(batch))
                     number += skipped
-                    for record in _convert_rows(batch.slice(skipped), f"{path}:{{}}", number):
+                    for record in _convert_rows(batch.slice(skipped), str(path), number, on_bad_row):
                         if stop is not None and number >= stop:
                             return
                         number += 1
-                        yield number, record
+                        if record is not None:
+                            yield number, record
         except (pyarrow.ArrowException, OSError, MemoryError) as error:
             raise _build_parquet_error(path, error) from None
 
@@ -365,14 +465,16 @@ def _build_parquet_error(path: Path, error: BaseException) -> SaccadeError:
     return SaccadeError(f"{path} is not a whole parquet file ({reason})")
 
 
-def _convert_rows(batch: Any, where: str, number: int) -> list[dict[str, Any]]:
-    """Convert a batch of parquet rows to records; `number` rows come before it."""
+def _convert_rows(batch: Any, name: str, number: int, on_bad_row: OnBadRow) -> list[dict[str, Any] | None]:
+    """Convert a batch of parquet rows to records, None for a bad one; `number` rows come before it."""
     try:
         return list(batch.to_pylist())
-    except (ValueError, OverflowError):  # invalid UTF-8, or a date that Python has not: find the row
+    except (ValueError, OverflowError):  # invalid UTF-8, or a date that Python has not: find the rows
+        records = list[dict[str, Any] | None]()
         for index in range(batch.num_rows):
             try:
-                batch.slice(index, 1).to_pylist()
+                records += batch.slice(index, 1).to_pylist()
             except (ValueError, OverflowError) as error:
-                raise SaccadeError(f"{where.format(number + index + 1)}: a cell cannot be read ({error})") from None
-        raise
+                on_bad_row(BadRowError(f"{name}:{number + index + 1}", f"a cell cannot be read ({error})"))
+                records.append(None)
+        return records

@@ -47,6 +47,7 @@ class Store(Rows):
         self.num_variants: int = meta["variants"]
         self.dropped = DroppedRows(meta["total"], tuple(meta["empty"]), tuple(meta["long"]))
         self.filtered = [FilterReport.from_json(values) for values in meta.get("filtered", [])]  # one for each corpus
+        self.bad_rows: list[dict[str, Any]] = meta.get("bad_rows", [])  # see sources/bad_rows.py
         self.max_tokens: int = meta["longest"]  # length of the longest side of any row
         self.corpus_sizes: list[int] = meta["parts"]  # rows of each corpus
         self.weights = list(weights) or [1.0] * len(self.corpus_sizes)
@@ -81,7 +82,8 @@ def open_store(folder: Path, *, weights: Sequence[float] = ()) -> Store | None:
             (folder / name).stat().st_size == size and compute_checksum(folder / name) == crc
             for name, (size, crc) in meta["files"].items()
         )
-        return Store(folder, weights=weights) if intact else None
+        is_listed = "bad_rows" in meta or not meta["empty"]  # older entries only count them
+        return Store(folder, weights=weights) if intact and is_listed else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

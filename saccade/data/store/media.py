@@ -17,6 +17,7 @@ from saccade.config.schema import Corpus, MediaReader
 from saccade.data.batching.batch import Field, Frames, Media, Pictures
 from saccade.data.media.decoding import decode_all, get_decoding_key
 from saccade.data.sources.archives import ARCHIVE_SUFFIXES
+from saccade.data.sources.bad_rows import BadRowError, OnBadRow, ignore_error
 from saccade.data.sources.media import hash_media, read_media, resolve_folder
 from saccade.data.store.arrays import Store, compute_checksum, discard, write_folder
 from saccade.data.tokenization.encode import EncodingCounts
@@ -25,10 +26,8 @@ from saccade.data.tokenization.tokenizer import Tokenizer
 from saccade.errors import SaccadeError
 from saccade.parsing import read_json_object
 
-VERSION = 2  # of the format; entries of another version are written again
+VERSION = 3  # of the format; entries of another version are written again
 META_FILE, VALUES_FILE = "meta.json", "values"
-MAX_INLINE_ERRORS = 3  # unreadable files that are named in one line; more are listed
-MAX_LISTED_ERRORS = 100  # unreadable files that are listed, one a line
 
 Ids = list[list[int]]
 
@@ -48,10 +47,10 @@ class MediaSource:
         files = hash_media(self.corpus, medium=self.reader.medium, suffixes=self.reader.suffixes)
         return f"{files} {self.reader.medium} {self.target}{'?' * self.has_questions}"
 
-    def iter_rows(self) -> Iterator[tuple[Any, ...]]:
+    def iter_rows(self, on_bad_row: OnBadRow = ignore_error) -> Iterator[tuple[Any, ...]]:
         return read_media(
             self.corpus, medium=self.reader.medium, target=self.target, has_questions=self.has_questions,
-            suffixes=self.reader.suffixes,
+            suffixes=self.reader.suffixes, on_bad_row=on_bad_row,
         )  # fmt: skip
 
     def list_paths(self) -> list[str]:
@@ -66,6 +65,7 @@ class DecodedMedia:
         meta = read_json_object(folder / META_FILE)
         self.offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(meta["lengths"], dtype=np.int64))])
         self.broken: dict[int, str] = {int(number): reason for number, reason in meta["broken"].items()}
+        self.too_long: list[int] = meta["too_long"]  # those of the broken ones that are recordings of too many seconds
         shape = (int(self.offsets[-1]), *meta["shape"])
         self.values: np.ndarray = np.zeros(shape, meta["dtype"])
         if self.values.size:
@@ -98,12 +98,14 @@ def _is_intact(folder: Path) -> bool:
 
 def _write_decoded(source: MediaSource, folder: Path) -> None:
     lengths, broken, layout, before = list[int](), dict[int, str](), dict[str, Any](), 0
+    too_long: list[int] = []
     with (folder / VALUES_FILE).open("wb") as values:
         for name in decode_all(source.list_paths(), source.reader, folder):
             shard = folder / name
             found = json.loads(shard.with_suffix(".json").read_text(encoding="utf-8"))
             layout = found if found["shape"] or not layout else layout
             broken |= {before + int(number): reason for number, reason in found["broken"].items()}
+            too_long += [before + number for number in found["too_long"]]
             lengths += np.fromfile(shard.with_suffix(".lengths"), dtype=np.int64).tolist()
             before = len(lengths)
             with shard.with_suffix(".values").open("rb") as decoded:
@@ -111,22 +113,32 @@ def _write_decoded(source: MediaSource, folder: Path) -> None:
             for suffix in (".json", ".lengths", ".values"):
                 shard.with_suffix(suffix).unlink()
     meta = {"dtype": layout["dtype"], "shape": layout["shape"], "lengths": lengths, "broken": broken}
+    meta["too_long"] = too_long
     meta |= {"version": VERSION, "checksum": compute_checksum(folder / VALUES_FILE)}
     (folder / META_FILE).write_text(json.dumps(meta), encoding="utf-8")
 
 
-def format_skipped_notes(source: MediaSource, decoded: DecodedMedia) -> list[str]:
-    """Return messages about files that could not be decoded: one line, or one for each file if there are several."""
-    if not decoded.broken:
-        return []
-    errors, name = list(decoded.broken.values()), source.corpus.files[0]
+def find_unreadable(source: MediaSource, decoded: DecodedMedia) -> Iterator[BadRowError]:
+    """Yield an error for each file that could not be decoded; recordings that are too long are none."""
+    if len(decoded.broken) == len(decoded.too_long):
+        return
+    paths, name, folder = source.list_paths(), source.corpus.files[0], ""
     if name.lower().endswith(ARCHIVE_SUFFIXES):  # name the archive, not the folder in the cache
-        errors = [error.replace(str(resolve_folder(source.corpus)), name, 1) for error in errors]
-    count = f"skipped {len(errors):,} of {len(decoded):,} {source.reader.medium_plural}:"
-    if len(errors) <= MAX_INLINE_ERRORS:
-        return [f"{count} {'; '.join(errors)}"]
-    more = [f"  and {len(errors) - MAX_LISTED_ERRORS:,} more"] if len(errors) > MAX_LISTED_ERRORS else []
-    return [count, *(f"  {error}" for error in errors[:MAX_LISTED_ERRORS]), *more]
+        folder = str(resolve_folder(source.corpus))
+    for number, reason in decoded.broken.items():
+        if number in decoded.too_long:
+            continue
+        reason = " ".join(reason.replace(paths[number], "", 1).split()).replace(" :", ":")
+        path = f"{name}{paths[number].removeprefix(folder)}" if folder else paths[number]
+        yield BadRowError(path, reason)
+
+
+def format_too_long_note(source: MediaSource, decoded: DecodedMedia) -> str:
+    """Return a line about recordings that are dropped because they are too long; empty if there are none."""
+    if not (count := len(decoded.too_long)):
+        return ""
+    first = decoded.broken[decoded.too_long[0]]
+    return f"dropped {count:,} of {len(decoded):,} {source.reader.medium_plural} that are too long; first {first}"
 
 
 class MediaLibrary:

@@ -21,6 +21,8 @@ from saccade.parsing import read_json_object
 
 LABELS_FILE = "labels.json"  # in the folder of a run
 MAX_CLASSES = 1_000  # more distinct values suggest that the column does not hold labels
+MAX_CLASS_SHARE = 0.5  # of the number of texts: then nearly each has a label of its own, as a text has
+MIN_CLASSES = 20  # fewer may be that many of few texts
 NO_CLASS = 0  # id of positions without a class
 MAX_NUMBER = 3e38  # float32 has no larger ones
 
@@ -117,9 +119,9 @@ def collect_labels(kind: str, rows: Iterable[Sequence[Any]], *, noun: str = "tex
     messages call these.
     """
     found: set[str] = set()
-    num_texts = 1
+    num_texts, num_rows = 1, 0
     for _, *texts, label in rows:
-        num_texts = len(texts)
+        num_texts, num_rows = len(texts), num_rows + 1
         if kind == "number":
             break
         found.update(label.split() if kind == "tags" else [label] if label.strip() else [])
@@ -130,6 +132,11 @@ def collect_labels(kind: str, rows: Iterable[Sequence[Any]], *, noun: str = "tex
             )
     if kind == "number":
         return Labels(kind, num_texts=num_texts)
+    if kind == "label" and noun == "texts" and len(found) > max(MIN_CLASSES, num_rows * MAX_CLASS_SHARE):
+        raise SaccadeError(
+            f"there are {len(found):,} different labels for {num_rows:,} texts, such as {sorted(found)[0][:60]!r}; is "
+            "it the right column? data.train.0.columns names the columns of the texts and, last, of the label"
+        )
     if len(found) < 2:
         only = f"only one: {min(found)!r}" if found else "none"
         raise SaccadeError(f"at least two different labels are needed to tell {noun} apart, but the data has {only}")

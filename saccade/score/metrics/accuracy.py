@@ -39,7 +39,7 @@ def compute_percentage(sums: np.ndarray) -> float:
 
 class ExactMatch(SumMetric):
     name = "accuracy"
-    title = "exact match %"
+    title = "accuracy %"
     is_default = is_validated = True
     order = 4
 

@@ -156,7 +156,7 @@ class Cider(Metric):
 
 class AnyReference(SumMetric):
     name = "accuracy"
-    title = "exact match %"
+    title = "accuracy %"
     outputs = (CAPTIONS,)
     is_default = True
     order = 16

@@ -183,7 +183,7 @@ def test_tables_whose_names_say_what_they_are_need_no_option(write, content, col
 
 
 def test_columns_sizes_and_three_examples_are_reported(write, make):
-    rows = [[str(n), f"Haus {n}", f"house {n}", ""] for n in range(5)] + [["9", "", "nothing", ""]]
+    rows = [[str(n), f"Haus {n}", f"house {n}", ""] for n in range(5)] + [["9", "", "", ""]]
     path = write("a.csv", join(",", [NAMES, *rows]))
     made, reported = make({"files": (str(path),), "columns": ("German", "English")})
     assert reported == [

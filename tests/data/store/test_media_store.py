@@ -17,8 +17,8 @@ from saccade.data.batching.batches import BatchStream, iter_validation_batches
 from saccade.data.media import decoding
 from saccade.data.media.sound import Recording
 from saccade.data.prepare import prepare
+from saccade.data.sources.bad_rows import list_rows
 from saccade.data.sources.corpus import CorpusSplit
-from saccade.data.store import media as media_store
 from saccade.data.store.media import MediaSource, open_or_decode
 from saccade.errors import SaccadeError
 from saccade.processes import build_python_command
@@ -80,27 +80,31 @@ def test_a_share_is_held_out_and_its_names_are_kept(folder, tmp_path):
     assert not reds[0].keys() & reds[1].keys()
 
 
-def test_broken_files_are_named_skipped_and_counted(folder, tmp_path):
+def test_broken_files_stop_or_are_skipped_and_listed(folder, tmp_path):
     (folder / "odd" / "3.png").write_text("not a picture")
     (folder / "even" / "4.png").write_bytes((folder / "even" / "4.png").read_bytes()[:45])
-    data, notes = prepare_media(folder, tmp_path, valid=0.5)
+    for _ in range(2):  # the second time from the cache
+        with pytest.raises(SaccadeError, match=r"4.png: is damaged.*; correct it, or skip .*: data.on_error=skip"):
+            prepare_media(folder, tmp_path, valid=0.5)
+    data, notes = prepare_media(folder, tmp_path, valid=0.5, on_error="skip")
     batches = [next(iter_validation_batches(rows, batch_tokens=1000)) for rows in (data.train, data.valid)]
     assert sorted(red for batch in batches for red in labels_by_red(batch)) == [0, 1, 2, 5, 6, 7, 8, 9]
-    assert len(notes) == 1
-    assert notes[0].startswith("skipped 2 of 10 pictures: ")
-    assert "4.png is damaged" in notes[0]
-    assert "3.png is not a readable picture" in notes[0]
+    assert len(notes) == 1 and notes[0].startswith("2 rows were skipped in ")
+    [damaged, other] = list_rows(data.bad_rows)
+    assert damaged["row"] == str(folder / "even" / "4.png") and damaged["error"].startswith("is damaged")
+    assert other["row"] == str(folder / "odd" / "3.png") and other["error"].startswith("is not a readable picture")
     assert not [path for path, _ in data.valid_pairs if path.endswith(("3.png", "4.png"))]
 
 
-def test_many_broken_files_of_an_archive_are_named_line_by_line_as_the_user_knows_them(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(media_store, "MAX_LISTED_ERRORS", 4)
-    for number in range(1, 7):
+def test_broken_files_of_an_archive_are_named_as_the_user_knows_them(folder, tmp_path):
+    for number in range(1, 6):
         (folder / ("even", "odd")[number % 2] / f"{number}.png").write_text("not a picture")
     archive = shutil.make_archive(str(tmp_path / "all"), "tar", folder)
-    _, notes = prepare_media(archive, tmp_path)
-    assert notes[0] == "skipped 6 of 10 pictures:" and notes[-1] == "  and 2 more" and len(notes) == 6
-    assert notes[1].startswith(f"  {archive}/even/2.png is not a readable picture")
+    data, _ = prepare_media(archive, tmp_path, on_error="skip")
+    assert list_rows(data.bad_rows)[0]["row"] == f"{archive}/even/2.png"
+    (folder / "even" / "6.png").write_text("not a picture")
+    with pytest.raises(SaccadeError, match=r"6 of 10 rows of .* cannot be used, more than half"):
+        prepare_media(str(folder), tmp_path, on_error="skip")
 
 
 @pytest.fixture
@@ -131,7 +135,7 @@ def test_what_was_too_long_is_there_when_more_is_read(recordings, tmp_path):
 def test_files_that_need_a_package_are_decoded_once_it_is_installed(recordings, tmp_path, monkeypatch):
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "soundfile", None)
-        assert prepare_sound(recordings, tmp_path) == 2
+        assert prepare_sound(recordings, tmp_path, "data.on_error=skip") == 2
     assert prepare_sound(recordings, tmp_path) == 3
 
 
@@ -209,7 +213,7 @@ def test_several_corpora_are_numbered_one_after_the_other(folder, tmp_path):
 
 def test_captions_of_one_picture_share_it(tmp_path):
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
-    (tmp_path / "metadata.jsonl").write_text('{"file_name": "a.png", "text": ["one", "two three", " "]}\n')
+    (tmp_path / "metadata.jsonl").write_text('{"file_name": "a.png", "text": ["one", "two three"]}\n')
     given = {
         "task": "media-to-text", "data": {"train": (str(tmp_path),), "max_length": 3},
         "tokenizer": {"kind": "words"}, "reader": READER, "writer": {"tie": "output"},
@@ -218,7 +222,6 @@ def test_captions_of_one_picture_share_it(tmp_path):
     batch = next(iter_validation_batches(data.train, batch_tokens=1000))
     assert len(batch["source"].values) == len(batch["target"].ids) == 2
     assert len(list((tmp_path / "cache").glob("media-*"))) == 1
-    assert "dropped 1 of 3 pairs with an empty side" in data.notes[0]
 
 
 def test_a_held_out_picture_is_held_out_with_all_its_captions(tmp_path):
