@@ -102,6 +102,7 @@ class Session:
     reported_step: int = 0  # step of the last report
     excluded_seconds: float = 0.0  # of this process for validation, checkpoints and the like
     total_steps: int | None = None  # at which a schedule that decays ends; None: unknown
+    pause_step: int | None = None  # after which training is interrupted, to be resumed later
     num_examples: int | None = None  # of the training data; None: unknown, as that of a stream
 
     def update_seconds(self) -> float:
