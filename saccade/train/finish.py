@@ -43,6 +43,7 @@ def finish(s: Session) -> None:
             write_filter_report(s)
             for report in s.filtered["train"]:
                 s.log.print_line(report.format_note("document"))
+        s.log.log_numbers("final", step=s.progress.step, values=chosen.scores)
         plot_loss(s.run)
         atomic_write(s.run / CARD, format_model_card(s, chosen).encode())
     s.log.print_line(f"{chosen.description}; {s.progress.seconds / 60:.1f} minutes; the run is in {s.run}")
