@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from saccade.predict.predictors.predictor import Predictor
     from saccade.predict.view import view
     from saccade.score.api import compare, evaluate
+    from saccade.sweep import sweep
     from saccade.train import train
 
     load = Predictor.load
@@ -29,6 +30,7 @@ __all__ = [
     "load",
     "plan",
     "recipes",
+    "sweep",
     "train",
     "view",
 ]
@@ -42,10 +44,11 @@ FUNCTIONS = {
     "load": ("saccade.predict.predictors.predictor", "Predictor.load"),
     "plan": ("saccade.plan.api", "plan"),
     "recipes": ("saccade.config.load", "describe_recipes"),
+    "sweep": ("saccade.sweep.api", "sweep"),
     "train": ("saccade.train.api", "train"),
     "view": ("saccade.predict.view", "view"),
 }
-PACKAGES = ("plan", "train", "view")  # packages that have the name of a function
+PACKAGES = ("plan", "sweep", "train", "view")  # packages that have the name of a function
 
 
 def __getattr__(name: str) -> Any:

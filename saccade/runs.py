@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -203,12 +204,20 @@ def get_state(path: Path) -> str:
     return "finished" if is_copy else "interrupted"
 
 
+def get_validation_score(lines: list[dict[str, Any]], metric: str, last_step: float = math.inf) -> float | None:
+    """Score of the weights in use: averaged checkpoints where they were chosen, else the best validation.
+
+    With `last_step`, that of the best validation up to this step. None where nothing was validated.
+    """
+    best = [line for line in lines if line.get("event") == "valid" and line.get("best") and line["step"] <= last_step]
+    mean = [line for line in lines if line.get("event") == "average" and line.get("chosen") and last_step == math.inf]
+    values = [get_number(line, metric) for line in [*best, *mean]]
+    return values[-1] if values else None
+
+
 def _format_score(lines: list[dict[str, Any]], metric: str) -> str:
-    """Score of the weights in use: averaged checkpoints where they were chosen, else the best validation."""
-    best = [line for line in lines if line.get("event") == "valid" and line.get("best")]
-    mean = [line for line in lines if line.get("event") == "average" and line.get("chosen")]
-    value = [get_number(line, metric) for line in [*best, *mean]][-1:]
-    return f"{metric} {value[0]:.2f}" if value and value[0] is not None else "-"
+    value = get_validation_score(lines, metric)
+    return "-" if value is None else f"{metric} {value:.2f}"
 
 
 def _read_metric(path: Path) -> str:

@@ -189,8 +189,10 @@ def test_every_import_is_a_declared_dependency():
 
     ours = {"saccade", "saccade_worlds"} | {"pil", "pydantic_core", "annotated_types"}  # pillow, parts of pydantic
     ours |= {"absl", "upath"}  # of absl-py and universal-pathlib
+    ours |= {"mlflow"}  # of mlflow-skinny
     ours |= {"triton"}  # comes with torch where there is CUDA, and is imported only there
-    groups = ("tensorboard", "export", "languages", "ray", "rouge", "serve", "sound", "timm", "urls", "worlds")
+    groups = ("tensorboard", "export", "languages", "ray", "rouge", "serve", "sound", "sweep", "timm", "urls", "wandb")
+    groups += ("worlds",)
     optional = [item for name in groups for item in extras[name]]
     used = names([*project["dependencies"], *optional]) | ours
     assert imports(SOURCES) <= used

@@ -12,7 +12,7 @@ import saccade
 from saccade.predict.predictors.predictor import Predictor
 from saccade.train.api import train
 
-FUNCTIONS = ("compare", "evaluate", "export", "import_model", "load", "plan", "recipes", "train", "view")
+FUNCTIONS = ("compare", "evaluate", "export", "import_model", "load", "plan", "recipes", "sweep", "train", "view")
 
 
 def test_the_public_names():

@@ -26,6 +26,7 @@ from saccade.cli.predict import predict
 from saccade.cli.reproduce import reproduce
 from saccade.cli.score import compare, evaluate
 from saccade.cli.serve import serve
+from saccade.cli.sweep import sweep
 from saccade.cli.train import demo, train
 from saccade.cli.view import view
 from saccade.cli.watch import watch
@@ -42,6 +43,7 @@ app = typer.Typer(
 for command in (
     demo,
     train,
+    sweep,
     watch,
     predict,
     backtranslate,

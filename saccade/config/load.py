@@ -160,6 +160,14 @@ def dump(recipe: Recipe) -> str:
     return tomli_w.dumps({**_to_plain(recipe), "task": recipe.task.name})
 
 
+def flatten(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Flatten nested values to dotted keys."""
+    if isinstance(values, dict | list) and values:
+        items = values.items() if isinstance(values, dict) else enumerate(values)
+        return {key: value for name, item in items for key, value in flatten(item, f"{prefix}.{name}").items()}
+    return {prefix.removeprefix("."): values}
+
+
 @dataclass(frozen=True)
 class RecipeSummary:
     """One recipe in the list of `saccade.recipes()`."""

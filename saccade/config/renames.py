@@ -106,6 +106,9 @@ KEYS: dict[str, dict[str, str]] = {
 # Keys that only the tables of some tasks have today. Recipes of runs of 0.8 have them with their defaults in all tasks.
 MOVED = {"Data": ("play",)}
 
+# Flags that are items of a list today: {old flag: (key of the list, item)}
+FLAGS = {"Train": {"tensorboard": ("loggers", "tensorboard")}}
+
 Renamed = dict[str, str]  # old dotted key, or old task: the new one
 
 
@@ -117,7 +120,7 @@ def get_renamed_keys(table: type) -> dict[str, str]:
 
 def rename_keys(table: type[BaseModel], values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     """The values of one table under their new keys, in the same order, without keys that other tables have today."""
-    renamed, values = get_renamed_keys(table), drop_moved(table, values)
+    renamed, values = get_renamed_keys(table), convert_flags(table, drop_moved(table, values))
     if not renamed.keys() & values.keys():
         return values
     for old, new in renamed.items():
@@ -130,6 +133,26 @@ def drop_moved(table: type[BaseModel], values: Mapping[str, Any]) -> dict[str, A
     """The values of a table without keys that only tables of other tasks have today."""
     moved = {key for base in table.__mro__ for key in MOVED.get(base.__name__, ())} - table.model_fields.keys()
     return {key: value for key, value in values.items() if key not in moved}
+
+
+def get_flags(table: type) -> dict[str, tuple[str, str]]:
+    """Old flags of a table, with the list and the item that they are today."""
+    return {old: new for base in table.__mro__ for old, new in FLAGS.get(base.__name__, {}).items()}
+
+
+def convert_flags(table: type[BaseModel], values: Mapping[str, Any], base: Mapping[str, Any] = {}) -> dict[str, Any]:
+    """The values of a table with its old flags as items of lists; `base` has the list that a layer changes."""
+    found = dict(values)
+    for old, (key, item) in get_flags(table).items():
+        if old not in found:
+            continue
+        flag, items = found.pop(old), list(values.get(key, base.get(key, ())))
+        if flag not in (True, False):
+            raise SaccadeError(f'{old} is now the item "{item}" of {key}; expected true or false, got {flag!r}')
+        others = [other for other in items if other != item]
+        if flag or others != items:
+            found[key] = [*others, item] if flag else others
+    return found
 
 
 def translate(values: Any, base: Any, kinds: Mapping[str, Any], renamed: Renamed) -> Any:
@@ -183,7 +206,10 @@ class _Translation(NamedTuple):
         self, values: Mapping[str, Any], base: Mapping[str, Any], table: type[BaseModel], paths: tuple[str, str]
     ) -> dict[str, Any]:
         before, after = paths
-        found, values = {}, drop_moved(table, values)
+        self.renamed.update(
+            {f"{before}{old}": f"{after}{key}" for old, (key, _) in get_flags(table).items() if old in values}
+        )
+        found, values = {}, convert_flags(table, drop_moved(table, values), base)
         for old, (new, item) in zip(values, rename_keys(table, values, before).items(), strict=True):
             if old != new:
                 self.renamed[f"{before}{old}"] = f"{after}{new}"
@@ -245,6 +271,7 @@ def get_new_path(key: str) -> str:
 
 def _walk(table: type[BaseModel], old_path: str, new_path: str) -> Iterator[tuple[str, str]]:
     old_names = {new: old for old, new in get_renamed_keys(table).items()}
+    yield from ((f"{old_path}{old}", f"{new_path}{key}") for old, (key, _) in get_flags(table).items())
     for key in table.model_fields:
         old, new = f"{old_path}{old_names.get(key, key)}", f"{new_path}{key}"
         if old != new:

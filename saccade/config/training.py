@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -9,6 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from saccade.config.kinds import ByKind, Custom, OwnKind, get_user_kinds
 from saccade.config.metric import get_metric
 from saccade.config.table import Count, ObjectiveTraits, PartTraits, Share, Table
+from saccade.errors import SaccadeError
 
 if TYPE_CHECKING:
     from saccade.config.schema import Recipe
@@ -592,8 +594,11 @@ class Train(Table):
     """Initialization of weights."""
     lora: Lora | None = None
     """Fine-tune low-rank additions instead of all weights. None: all weights are trained."""
-    tensorboard: bool = False
-    """Write TensorBoard logs to the folder of the run."""
+    loggers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ()
+    """Programs that get the recipe, losses, validation scores and learning rates, beside metrics.jsonl of the run:
+    TensorBoard, Weights & Biases (wandb) and MLflow. Each needs its package and writes to the folder of the run;
+    nothing leaves the machine unless WANDB_MODE=online or MLFLOW_TRACKING_URI is set. Several as "tensorboard,wandb".
+    """
     watch: bool = False
     """Record the attention of fixed validation examples during training, for `saccade watch`."""
     keep_examples: bool = True
@@ -602,6 +607,18 @@ class Train(Table):
     data must not leave its place."""
     profile: bool = False
     """Write a profile of the training step to the run: profile.md, profile.json and trace.json."""
+
+    def check_loggers(self) -> None:
+        """Raise a SaccadeError if the package of a logger, which has the name of the logger, is missing."""
+        for name in self.loggers:
+            if importlib.util.find_spec(name) is None:
+                raise SaccadeError(f"train.loggers={name} needs the package {name}: pip install 'saccade[{name}]'")
+
+    @field_validator("loggers", mode="before")
+    @classmethod
+    def _split_names(cls, value: Any) -> Any:
+        """`loggers = "tensorboard,wandb"` is short for a list, which shells would need quotes for."""
+        return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
 
     @field_validator("metric")
     @classmethod

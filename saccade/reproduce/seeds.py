@@ -23,7 +23,7 @@ from saccade.predict.predictors.predictor import Predictor
 from saccade.reproduce.data import check_files, prepare_files, resolve_corpora
 from saccade.reproduce.environment import get_commit, get_hardware
 from saccade.reproduce.spec import Spec, Stage
-from saccade.runs import METRICS, WEIGHTS, read_metrics
+from saccade.runs import METRICS, WEIGHTS, get_validation_score, read_metrics
 from saccade.score.evaluate import evaluate_corpora
 from saccade.train.api import build_recipe, check_same_settings, train_or_load
 
@@ -368,8 +368,10 @@ def score_corpora(
 
 def read_validation(run: Path, metric: str) -> float:
     """Return the validation score of the weights in use."""
-    lines = [line for line in read_metrics(run / METRICS) if line.get("best") or line.get("chosen")]
-    return float(lines[-1][metric])
+    value = get_validation_score(read_metrics(run / METRICS), metric)
+    if value is None:
+        raise SaccadeError(f"'{run}' has no validation score '{metric}'; give the result data to validate on")
+    return value
 
 
 def is_lower_better(metric: str) -> bool:

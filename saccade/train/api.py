@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from saccade.config.load import has_recipe, load, override, read_recipe, to_override_list
+from saccade.config.load import flatten, has_recipe, load, override, read_recipe, to_override_list
 from saccade.config.schema import Recipe
 from saccade.data.sources.given import Files, to_corpora
 from saccade.errors import SaccadeError
@@ -97,8 +97,10 @@ def resume_restarted(path: Path, kinds: Mapping[str, Any] | None) -> Predictor:
         return Predictor.load(path, kinds=recipe.kinds, device=recipe.train.device)
 
 
-def train_run(recipe: Recipe, run: str | Path | None, *, resumed: bool, overwrite: bool = False) -> Path:
-    """Train in the folder of a run and return its path."""
+def train_run(
+    recipe: Recipe, run: str | Path | None, *, resumed: bool, overwrite: bool = False, pause_step: int | None = None
+) -> Path:
+    """Train in the folder of a run and return its path; raises Interrupted after `pause_step`, with a checkpoint."""
     if not resumed:
         recipe = recipe.model_copy(update={"train": choose_micro_batches(recipe.train)})
     device = pick_device(recipe.train.device)
@@ -118,6 +120,7 @@ def train_run(recipe: Recipe, run: str | Path | None, *, resumed: bool, overwrit
             ):
                 s = open_session(recipe, path, ranks=ranks, device=device, resumed=resumed)
                 remove_old()
+                s.pause_step = pause_step
                 run_session(s)
                 ranks.barrier()
         finally:
@@ -362,23 +365,22 @@ def train_or_load(recipe: Recipe, folder: Path) -> Predictor:
     return train(resume=folder, kinds=recipe.kinds)
 
 
-def check_same_settings(recipe: Recipe, folder: Path) -> None:
+def train_until(recipe: Recipe, folder: Path, pause_step: int | None = None) -> None:
+    """Train a new run, or resume an interrupted one; raises Interrupted after `pause_step`, with a checkpoint."""
+    resumed = get_state(folder) != "new"
+    chosen = load_resumed_recipe(folder, (), recipe.kinds) if resumed else recipe
+    with preserve_rng_state(pick_device(chosen.train.device)):
+        train_run(chosen, folder, resumed=resumed, pause_step=pause_step)
+
+
+def check_same_settings(recipe: Recipe, folder: Path, *, hint: str = "choose another --out DIR") -> None:
     """Check that an existing run has the same settings; only those of decoding may differ."""
     if not (folder / RECIPE).exists():
         return
     recipes = (load(folder / RECIPE, kinds=recipe.kinds), recipe)
-    before, now = (_flatten(part.model_dump(mode="json", exclude={"predict", "about"})) for part in recipes)
+    before, now = (flatten(part.model_dump(mode="json", exclude={"predict", "about"})) for part in recipes)
     for key in sorted(before.keys() | now.keys()):
         if before.get(key) != now.get(key):
             raise SaccadeError(
-                f"'{folder}' was trained with {key} = {before.get(key)!r}, now it is {now.get(key)!r}; "
-                "choose another --out DIR"
+                f"'{folder}' was trained with {key} = {before.get(key)!r}, now it is {now.get(key)!r}; {hint}"
             )
-
-
-def _flatten(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Flatten nested values to dotted keys."""
-    if isinstance(values, dict | list) and values:
-        items = values.items() if isinstance(values, dict) else enumerate(values)
-        return {key: value for name, item in items for key, value in _flatten(item, f"{prefix}.{name}").items()}
-    return {prefix.removeprefix("."): values}

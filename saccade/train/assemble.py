@@ -58,7 +58,7 @@ def build_session(
         valid_pairs=select_decodable_pairs(recipe, data),
         ranks=ranks,
         device=device,
-        log=Log(run, total=settings.steps, tensorboard=settings.tensorboard, quiet=not ranks.is_main),
+        log=Log(run, total=settings.steps, recipe=recipe, quiet=not ranks.is_main),
         meter=Meter(device),
         memory=MemoryTracker(settings, model, device),
         generator=torch.Generator(device),

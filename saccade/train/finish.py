@@ -57,6 +57,7 @@ def finish(s: Session) -> None:
                 s.log.print_line(report.format_note("document"))
             for note in filter(None, (each.format_note() for each in s.bad_rows)):
                 s.log.print_line(note)
+        s.log.log_numbers("final", step=s.progress.step, values=chosen.scores)
         plot_loss(s.run)
         if s.recipe.train.keep_examples:
             write_examples(s.run, choose_examples(s), is_media=bool(s.recipe.reader.medium))

@@ -1,10 +1,10 @@
-"""Logging of a run: metrics.jsonl, samples.jsonl, progress on stderr or in a notebook, TensorBoard."""
+"""Logging of a run: metrics.jsonl, samples.jsonl, progress on stderr or in a notebook, and `train.loggers`."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -14,9 +14,11 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from saccade.config.schema import Recipe
 from saccade.display import NotebookProgress
 from saccade.files import atomic_write
 from saccade.runs import METRICS, SAMPLES, read_metric_lines
+from saccade.train.loggers.logger import Logger, open_loggers
 
 if TYPE_CHECKING:
     from saccade.train.session import Session
@@ -27,10 +29,10 @@ MAX_SAMPLES = 8  # validation examples whose outputs are written to samples.json
 class Log:
     """Writes each report and validation as one flushed line of JSON, and prints it."""
 
-    def __init__(self, run: Path, *, total: int | None, tensorboard: bool = False, quiet: bool = False) -> None:
-        self.run, self.total, self.quiet, self.tensorboard = run, total, quiet, tensorboard
+    def __init__(self, run: Path, *, total: int | None, recipe: Recipe | None = None, quiet: bool = False) -> None:
+        self.run, self.total, self.quiet, self.recipe = run, total, quiet, recipe
         self.start_step = 0  # that a resumed run continues from
-        self.tensorboard_writer: Any = None
+        self.loggers: dict[str, Logger] = {}
         self.notebook: NotebookProgress | None = None  # in place of stderr
         self.bar: Progress | None = None
         self.bar_task: TaskID | None = None
@@ -38,10 +40,8 @@ class Log:
 
     def __enter__(self) -> Log:
         if not self.quiet:
-            if self.tensorboard:
-                from torch.utils.tensorboard import SummaryWriter
-
-                self.tensorboard_writer = SummaryWriter(str(self.run / "tensorboard"), purge_step=self.start_step + 1)
+            if self.recipe is not None:
+                self.loggers = open_loggers(self.run, self.recipe, self.start_step)
             self.file = (self.run / METRICS).open("a", encoding="utf-8")
             if self.notebook is None and sys.stderr.isatty():
                 columns = (TextColumn("step {task.completed:,}"), BarColumn(), TextColumn("{task.description}"))
@@ -55,8 +55,8 @@ class Log:
             self.bar.stop()
         if self.file is not None:
             self.file.close()
-        if self.tensorboard_writer is not None:
-            self.tensorboard_writer.close()
+        for name in [*self.loggers]:
+            self.call_logger(name, lambda logger: logger.close(failed=error is not None))
 
     def print_line(self, text: str) -> None:
         """Print a line on stderr, above the progress bar if there is one, or in the output of a notebook."""
@@ -82,13 +82,29 @@ class Log:
             self.bar.update(self.bar_task, completed=step)
 
     def record(self, event: str, *, step: int, values: Mapping[str, Any]) -> None:
-        """Write a line of metrics.jsonl, and its numbers to TensorBoard."""
+        """Write a line of metrics.jsonl, and its numbers to the loggers."""
         if self.file is not None:
             print(json.dumps({"event": event, "step": step, **values}), file=self.file, flush=True)
-        if self.tensorboard_writer is not None:
-            for name, value in values.items():
-                if isinstance(value, int | float):
-                    self.tensorboard_writer.add_scalar(f"{event}/{name}", value, step)
+        self.log_numbers(event, step=step, values=values)
+
+    def log_numbers(self, event: str, *, step: int, values: Mapping[str, Any]) -> None:
+        """Write the numbers among these values to the loggers alone."""
+        kinds = (int, float)
+        numbers = {f"{event}/{name}": float(value) for name, value in values.items() if isinstance(value, kinds)}
+        for name in [*self.loggers] if numbers else []:
+            self.call_logger(name, lambda logger: logger.log(step, numbers))
+
+    def call_logger(self, name: str, function: Callable[[Logger], None]) -> None:
+        """Call a logger; one that fails, such as a server that is gone, is closed: training goes on without it."""
+        try:
+            function(self.loggers[name])
+        except Exception as error:  # of the package of others
+            del self.loggers[name]
+            message = " ".join(str(error).split())
+            self.print_line(
+                f"note: logging to {name} has failed and ends ({type(error).__name__}: {message}); training goes on, "
+                f"and {METRICS} has all numbers"
+            )
 
     def write_samples(self, step: int, pairs: Sequence[tuple[str, str]], outputs: Sequence[str]) -> None:
         """Write the outputs for the first validation pairs as one line of samples.jsonl."""

@@ -47,7 +47,8 @@ def run_loop(s: Session) -> None:
                 with exclude_from_speed(s):
                     write_profile(s, result)
             s.log.advance(progress.step)
-            stop, ending = is_interrupted(s, interrupts), should_stop(s)
+            stop = is_interrupted(s, interrupts) or progress.step == s.pause_step
+            ending = should_stop(s)
             if ending or progress.step % settings.report_every == 0:
                 report(s)
             if s.valid is not None and (ending or progress.step % settings.valid_every == 0):

@@ -30,7 +30,7 @@ from saccade.train.checkpoint import Checkpoint
 from saccade.train.distributed.mesh import StateSizes, measure_states
 from saccade.train.distributed.ranks import Ranks
 from saccade.train.log import Log
-from saccade.train.loss import Meter, MicroBatchLoss, Step
+from saccade.train.loss import Meter, MicroBatchLoss
 from saccade.train.machine import MemoryTracker, has_finite_weights
 from saccade.train.optimizer import get_optimizer_tensors, restore_optimizer
 from saccade.train.profiling.profile import StepProfiler
@@ -105,6 +105,7 @@ class Session:
     reported_step: int = 0  # step of the last report
     excluded_seconds: float = 0.0  # of this process for validation, checkpoints and the like
     total_steps: int | None = None  # at which a schedule that decays ends; None: unknown
+    pause_step: int | None = None  # after which training is interrupted, to be resumed later
     num_examples: int | None = None  # of the training data; None: unknown, as that of a stream
 
     def update_seconds(self) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -38,7 +37,7 @@ def open_session(recipe: Recipe, run: Path, *, ranks: Ranks, device: torch.devic
     notebook = open_notebook(ranks)
     report = notebook.print_line if notebook else print_message if ranks.is_main else ignore_message
     check_settings(recipe)
-    check_tensorboard(recipe.train)
+    recipe.train.check_loggers()
     data = ranks.run_main_first(
         lambda: prepare(recipe, tokenizers=Tokenizers.load(run) if resumed else None, report=report)
     )
@@ -175,11 +174,6 @@ def check_settings(recipe: Recipe) -> None:
             'set it to 500, or train.metric = "loss"'
         )
     recipe.metric.check_available()
-
-
-def check_tensorboard(settings: Train) -> None:
-    if settings.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        raise SaccadeError("train.tensorboard=true needs the package tensorboard: pip install tensorboard")
 
 
 def check_without_validation(settings: Train) -> None:

@@ -16,6 +16,7 @@ class Interrupted(KeyboardInterrupt):
         signal_number = signal_number or signal.SIGTERM  # another process got the signal
         name = "Ctrl-C" if signal_number == signal.SIGINT else signal.Signals(signal_number).name
         super().__init__(f"stopped by {name}, saved at step {step}; go on with: saccade train --resume {run}")
+        self.step = step
         self.exit_code = 128 + signal_number
 
 

@@ -109,3 +109,14 @@ def test_torch_is_not_imported():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("words", ["sweep", "hyperparameter search", "grid search"])
+def test_words_of_a_command_lead_to_it(cli, words):
+    assert cli("explain", words).out.startswith("saccade sweep\n  Hyperparameter search: train all combinations")
+    assert [entry["command"] for entry in json.loads(cli("explain", words, "--json").out)] == ["saccade sweep"]
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])
+def test_loggers_are_found_by_their_names(cli, name):
+    assert cli("explain", name).out.startswith("train.loggers\n")

@@ -105,7 +105,7 @@ def ensure_run(name: str) -> None:
 
 def run_command(words: list[str]) -> int:
     """Run a command, with a model and a training small enough to take seconds, and return its exit code."""
-    if words[0] == "train" and "--resume" not in words:
+    if words[0] in ("train", "sweep") and "--resume" not in words:
         tokenizer = [] if "--tiny" in words else ["tokenizer.size=270"]
         kinds = load_plugins(*(path for option, path in pairwise(words) if option == "--plugin"))
         words = [*words, *SHORT_TRAINING, *shrink_stacks(words, kinds), *reduce_examples(words), *tokenizer]

@@ -5,6 +5,7 @@ import types
 
 import small
 
+from saccade.config.load import validate
 from saccade.display import find_notebook_display
 from saccade.runs import read_metrics
 from saccade.train.api import train
@@ -62,12 +63,13 @@ def test_lines_after_the_restored_step_are_cut(tmp_path):
     truncate_metrics(tmp_path / "absent.jsonl", step=2)
 
 
-def test_tensorboard_gets_the_numbers(tmp_path):
-    with Log(tmp_path, total=None, tensorboard=True) as to:
+def test_tensorboard_gets_the_recipe_and_the_numbers(tmp_path):
+    recipe = validate({"train": {"loggers": "tensorboard"}})
+    with Log(tmp_path, total=None, recipe=recipe) as to:
         to.record("train", step=3, values={"loss": 2.0, "name": "x"})
 
     [events] = (tmp_path / "tensorboard").iterdir()
-    assert b"train/loss" in events.read_bytes()
+    assert b"train/loss" in events.read_bytes() and b"[train.schedule]" in events.read_bytes()
 
 
 class NotebookShell:

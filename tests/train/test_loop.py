@@ -138,8 +138,11 @@ def test_missing_tensorboard_is_reported(fit, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorboard" else find(name))
 
-    with pytest.raises(SaccadeError, match="pip install tensorboard"):
-        fit(**STEPS, tensorboard=True)
+    with pytest.raises(
+        SaccadeError,
+        match=r"train.loggers=tensorboard needs the package tensorboard: pip install 'saccade\[tensorboard\]'",
+    ):
+        fit(**STEPS, loggers=["tensorboard"])
 
 
 def test_changed_training_data_is_refused(fit):
@@ -227,7 +230,7 @@ def test_outputs_are_scored_in_validation_without_long_pairs(fit):
 
 
 def test_bf16_with_recomputed_activations_and_tensorboard_trains(fit):
-    run = fit(**{**STEPS, "steps": 2, "precision": "bf16", "recompute": True, "tensorboard": True})
+    run = fit(**{**STEPS, "steps": 2, "precision": "bf16", "recompute": True, "loggers": ["tensorboard"]})
 
     assert all(tensor.dtype == torch.float32 for tensor in load_file(run / "model.safetensors").values())
     assert (run / "tensorboard").is_dir()

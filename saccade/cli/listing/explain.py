@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import textwrap
 from collections.abc import Sequence
@@ -34,20 +35,38 @@ def explain(key: KeyName, plugin: Plugins = [], as_json: Json = False) -> None: 
     query, kinds = key.partition("=")[0].strip(), load_plugins(*plugin)
     found: list[Key] = []
     tables: list[Place] = []
+    commands: dict[str, str] = {}
     for places in map(list_places, (None, kinds)):  # plugins are imported only if a key is unknown
         tables = find_tables(query, places)
         found = find_keys(query, list_keys(places), in_words=not tables)
         if found or tables:
             break
     else:
+        commands = find_commands(query)
+    if not found and not tables and not commands:
         near = find_similar_paths(query, list_keys(places))[:3]
         hint = f"did you mean {' or '.join(near)}?" if near else "docs/configuration.md lists all keys"
         raise SaccadeError(f"no key of recipes is called '{key}', and no description has these words; {hint}")
     groups = group_by_meaning(found)
     if as_json:
-        print(json.dumps([describe_key(group) for group in groups] + [describe_table(one) for one in tables], indent=2))
+        about = [{"command": name, "description": text} for name, text in commands.items()]
+        print(json.dumps([*map(describe_key, groups), *map(describe_table, tables), *about], indent=2))
     else:
-        print("\n\n".join([*map(format_table, tables), *map(format_key, groups)]))
+        lines = ["\n".join([name, *wrap(text)]) for name, text in commands.items()]
+        print("\n\n".join([*map(format_table, tables), *map(format_key, groups), *lines]))
+
+
+def find_commands(query: str) -> dict[str, str]:
+    """Commands of saccade whose names or descriptions have these words, with their descriptions."""
+    from saccade.cli import app
+
+    described = {
+        f"saccade {command.name or command.callback.__name__}": inspect.getdoc(command.callback) or ""
+        for command in app.registered_commands
+        if command.callback is not None
+    }
+    words = query.lower().split()
+    return {name: text for name, text in described.items() if all(word in f"{name} {text}".lower() for word in words)}
 
 
 def find_tables(query: str, places: Sequence[Place]) -> list[Place]:
