@@ -67,7 +67,7 @@ RIGHT = {
     "custom metric": "adding-a-metric/",
     "custom task": "adding-a-task/",
     "plugin": "own-kinds/",
-    "batch size": "data/#batches-padding-and-packing",
+    "batch size": "training/#out-of-memory-oom-smaller-micro-batches",
     "beam": "predicting/#beam-search-length-penalty-and-sampling-top-k-top-p",
     "NaN": "faq/#the-loss-is-nan",
     "fp16": "faq/#mixed-precision-fp16-or-bf16",
