@@ -1,4 +1,4 @@
-"""Hook of mkdocs: what the search of the site finds, and how pages rank beside how well they match. mkdocs.yml names it.
+"""Hook of mkdocs, named in mkdocs.yml: what the search of the site finds, and how pages rank.
 
 The search of the theme weighs a title a thousand times as much as text, so a glossary or a list of all settings would
 come before the page that explains a term. A factor below 1 puts a page behind others with a similar match, one above 1
@@ -20,7 +20,7 @@ SETTINGS = "configuration.md"
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Set `search.boost` of a page, as its front matter would, and let all settings be found under their whole names."""
+    """Set `search.boost` of a page, as its front matter would; let all settings be found by their whole names."""
     path = page.file.src_path
     boost = BOOST.get(path, DECISIONS if path.startswith("decisions/") else 1)
     if boost != 1:
