@@ -179,3 +179,9 @@ def test_links_lead_somewhere(page):
     prose = FENCE.sub("", page.read_text("utf-8"))
     links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", prose)
     assert not [link for link in links if "://" not in link and not (page.parent / link).exists()]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.stem != "README"], ids=lambda page: page.stem)
+def test_first_paragraph_says_what_a_page_is_for(page):
+    title, first = re.sub(r"<!--.*?-->\n\n", "", page.read_text("utf-8"), count=1).split("\n\n")[:2]
+    assert title.startswith("# ") and len(first) >= 60 and first[0] not in "#|*!<["
