@@ -43,8 +43,8 @@ one again and says pass or fail. One seed has no spread: small differences mean 
 INTRODUCTION = """# Results
 
 What saccade reached: quality with seeds and spread, speed and memory beside other libraries, each number with its
-command, hardware and caveats. This page is written by `benchmarks/report.py` from the recorded results of `saccade reproduce`
-and from the files in `benchmarks/results`.
+command, hardware and caveats. This page is written by `benchmarks/report.py` from the recorded results of
+`saccade reproduce` and from the files in `benchmarks/results`.
 
 ## Results that can be repeated
 
