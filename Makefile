@@ -31,6 +31,7 @@ help:
 
 demo: $(VENV)/run.stamp
 	$(BIN)/saccade demo
+	@echo 'From now on the command is $(BIN)/saccade; after `. $(BIN)/activate`, just saccade.'
 
 # Two workers with one thread each: on two cores, more threads only wait for each other. Bytecode is kept even where the
 # environment says otherwise: programs that tests start would compile the package again each time.
@@ -107,7 +108,7 @@ $(CONSTRAINTS): constraints.txt
 endif
 
 $(VENV)/run.stamp: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
-	$(INSTALL) .
+	$(INSTALL) '.[serve]'
 	touch $@
 
 $(VENV)/dev.stamp: pyproject.toml $(CONSTRAINTS) | $(BIN)/python

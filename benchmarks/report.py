@@ -42,8 +42,9 @@ DATA` trains one again and says pass or fail. One seed has no spread: small diff
 
 INTRODUCTION = """# Results
 
-This page is written by `benchmarks/report.py` from the recorded results of `saccade reproduce` and from the files in
-`benchmarks/results`.
+What saccade reached: quality with seeds and spread, speed and memory beside other libraries, each number with its
+command, hardware and caveats. This page is written by `benchmarks/report.py` from the recorded results of
+`saccade reproduce` and from the files in `benchmarks/results`.
 
 ## Results that can be repeated
 

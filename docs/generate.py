@@ -112,7 +112,8 @@ def verbs() -> str:
     """One section for each verb, in the order of `saccade --help`."""
     sections = [
         f"# The command line\n\n{NOTE}\n",
-        "Results go to stdout, progress to stderr; `-` is stdin. A user's mistake gives one message and exit code 2.\n",
+        "All commands with their options, as `--help` prints them. Results go to stdout, progress to stderr; `-` is "
+        "stdin. A user's mistake gives one message and exit code 2.\n",
     ]
     for words in commands(typer.main.get_command(app), ()):
         done = CliRunner().invoke(app, [*words, "--help"], prog_name="saccade", color=False)

@@ -166,12 +166,12 @@ def test_overrides_are_a_dictionary_or_a_list():
 
 def test_evaluate_takes_a_name_a_loaded_run_and_files(run, folder):
     (folder / "test.tsv").write_text("3 May 1999\t1999-05-03\n21 June 2008\t2008-06-21\n")
-    by_name = saccade.evaluate("mine", "test.tsv", metrics="accuracy", beam=1)
-    loaded = saccade.evaluate(run, ["test.tsv"], metrics=["accuracy"], beam=1)
+    by_name = saccade.evaluate("mine", "test.tsv", metrics="accuracy,chrf", beam=1)
+    loaded = saccade.evaluate(run, ["test.tsv"], metrics=["accuracy", "chrf"], beam=1)
     assert by_name.scores == loaded.scores and by_name.sentences == 2
     assert by_name.hypotheses == run.predict(["3 May 1999", "21 June 2008"], beam=1)
     frame = by_name.to_pandas()
-    assert [*frame["metric"]] == ["accuracy"] and frame["value"][0] == by_name.scores["accuracy"].value
+    assert [*frame["metric"]] == ["accuracy", "chrf"] and frame["value"][0] == by_name.scores["accuracy"].value
     assert str(by_name).startswith("accuracy  ") and "<td>accuracy</td>" in by_name._repr_html_()
 
 

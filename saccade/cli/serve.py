@@ -14,6 +14,7 @@ import typer
 from saccade.cli.arguments import Plugins
 from saccade.cli.predict import Engine, Precision, load_predictor
 from saccade.errors import SaccadeError
+from saccade.extras import get_install_command
 
 REQUIRED_PACKAGES = ("fastapi", "uvicorn", "prometheus-client")
 FORM_PACKAGE = "python-multipart"  # parses file uploads
@@ -116,4 +117,4 @@ def print_start(names: Sequence[str], url: str, text: str, token: str, form_fiel
 def check_installed(command: str, *more: str) -> None:
     missing = [name for name in (*REQUIRED_PACKAGES, *more) if importlib.util.find_spec(name.replace("-", "_")) is None]
     if missing:
-        raise SaccadeError(f"{command} needs {' and '.join(missing)}; install with: pip install 'saccade[serve]'")
+        raise SaccadeError(f"{command} needs {' and '.join(missing)}; install with: {get_install_command('serve')}")

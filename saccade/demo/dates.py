@@ -103,5 +103,6 @@ def format_next_steps(folder: Path) -> str:
     return f"""[bold]5. Try next[/]:
    saccade predict {folder} "zondag 3 mei 1456"        your own dates
    saccade view {folder} "4 juin 1932"                 attention in the terminal
+   saccade serve {folder}                              a page to try the model
    saccade recipes                                     the other systems
-   saccade train transformer --data train.en train.de --valid valid.en valid.de      your own text"""
+   saccade train small-data --data pairs.tsv --valid 0.05  your own pairs, one a line with a tab between its sides"""

@@ -20,6 +20,7 @@ from saccade.config.plugins import load_plugins
 from saccade.config.schema import Decoding
 from saccade.data.batching.batch import Batch, pad
 from saccade.errors import SaccadeError
+from saccade.extras import get_install_command
 from saccade.predict.lines import group_by_length
 from saccade.predict.predictors.language import LanguageModel
 from saccade.predict.predictors.predictor import Predictor
@@ -146,7 +147,7 @@ def split_windows(ids: list[int], first: int, length: int) -> Iterator[tuple[lis
 def register() -> None:
     """Add the model `saccade` to those that lm_eval knows."""
     if importlib.util.find_spec("lm_eval") is None:
-        raise SaccadeError("lm_eval is not installed; `pip install saccade[lm-eval]` installs it")
+        raise SaccadeError(f"lm_eval is not installed; install it with: {get_install_command('lm-eval')}")
     registry = importlib.import_module("lm_eval.api.registry")
     base: Any = importlib.import_module("lm_eval.api.model").LM
 

@@ -61,7 +61,7 @@ def trace_run(predictor: Predictor, text: str, *, layer: int, head: int) -> tupl
 
     hook = attention.project.register_forward_hook(look)
     try:
-        maps = predictor.attention(text, "")
+        maps = predictor.attention(text)  # its last pass is the recorded one
     finally:
         hook.remove()
     heads = attention.project.shape[0]

@@ -32,14 +32,14 @@ def evaluate(
 ) -> Result:
     """Score a run on test data, or on its validation data where none is given.
 
-    `data` is one file, two line-aligned files, or a list of these. `metrics` are names such as "bleu" and "chrf";
+    `data` is one file, two line-aligned files, or a list of these. `metrics` are names, "bleu,chrf" or a list;
     default: those of the task. Other keywords are decoding settings, such as `beam=5`.
     """
     predictor = run if isinstance(run, Predictor) else Predictor.load(find_run(run), kinds=kinds, device=device)
     return evaluate_corpora(
         predictor,
         choose_corpora(predictor.path, to_corpora(data), predictor.recipe.kinds),
-        metrics=[metrics] if isinstance(metrics, str) else metrics,
+        metrics=metrics.split(",") if isinstance(metrics, str) else metrics,
         lowercase=lowercase,
         decoding=change_decoding(predictor.recipe, settings) if settings else None,
         synthetic_count=MAX_EMBEDDED_PAIRS,

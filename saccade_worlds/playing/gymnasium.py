@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saccade.errors import SaccadeError
+from saccade.extras import get_install_command
 from saccade_worlds.playing.greeting import SIDE, Greeting
 
 GYMNASIUM_PREFIX = "gym:"  # of names of its environments
@@ -49,7 +50,10 @@ class GymnasiumEnvironment:
 
     def __init__(self, name: str) -> None:
         if importlib.util.find_spec("gymnasium") is None:
-            raise SaccadeError(f"{GYMNASIUM_PREFIX}{name} needs the package gymnasium: pip install gymnasium")
+            raise SaccadeError(
+                f"{GYMNASIUM_PREFIX}{name} needs the package gymnasium; install it with: "
+                f"{get_install_command('worlds')}"
+            )
         if ":" in name:  # gymnasium would import the module before it, but recipes may not be trusted
             raise SaccadeError(
                 f"{GYMNASIUM_PREFIX}{name} names a module, which is not imported; import it in Python before "

@@ -49,6 +49,7 @@ def test_a_classifier_from_files_to_a_table(cli, train_run, files):
     assert measured["scores"].keys() == {"accuracy", "f1", "matthews"}
     assert sum(map(sum, measured["counts"])) == 10
     assert "reader.stack.blocks.0.self" in cli("view", "x", "text 1").out
+    assert "Y  outputs, A V" in cli("lectures", "trace", "x", "text 1").out
 
 
 def test_runs_are_compared_by_their_labels(cli, train_run):

@@ -6,6 +6,7 @@ import socket
 import pytest
 
 from saccade.demo import dates as demo
+from saccade.extras import get_install_command
 from saccade.runs import RunEntry
 
 
@@ -69,7 +70,7 @@ def test_missing_packages_are_reported_with_how_to_get_them(cli, run, monkeypatc
     assert result.code == 2
     assert result.err == (
         "error: serve needs fastapi and uvicorn and prometheus-client and python-multipart; "
-        "install with: pip install 'saccade[serve]'\n"
+        f"install with: {get_install_command('serve')}\n"
     )
 
 

@@ -6,6 +6,7 @@ import urllib.request
 
 import pytest
 
+from saccade.extras import get_install_command
 from saccade.train import loop
 
 SMALL = (
@@ -53,7 +54,7 @@ def test_the_extra_is_named_where_it_is_missing(cli, run, monkeypatch, words, ve
     result = cli(*words, *([run] if verb == "watch" else []))
     needed = "fastapi and uvicorn and prometheus-client"
     assert result.code == 2
-    assert result.err == f"error: {verb} needs {needed}; install with: pip install 'saccade[serve]'\n"
+    assert result.err == f"error: {verb} needs {needed}; install with: {get_install_command('serve')}\n"
 
 
 def test_training_is_served_while_it_goes_on(cli, tmp_path, monkeypatch, capsys):

@@ -1,6 +1,7 @@
 """Every example of README and docs is run, with fewer training steps than it has."""
 
 import re
+import runpy
 import shlex
 from itertools import pairwise
 from pathlib import Path
@@ -36,12 +37,17 @@ class Block(NamedTuple):
 def find_blocks(page: Path, language: str) -> list[Block]:
     """Code blocks of a page that are examples, not source code inserted by docs/generate.py."""
     all_blocks = [Block(*match) for match in FENCE.findall(page.read_text("utf-8"))]
-    skipped = ("code:", "head:", "not run")
+    skipped = ("code:", "head:", "not run", "served")
     return [block for block in all_blocks if block.language == language and not block.mark.startswith(skipped)]
 
 
 def list_pages_with(language: str) -> list[Path]:
     return [page for page in PAGES if find_blocks(page, language)]
+
+
+def is_quickstart(page: Path) -> bool:
+    """Whether the models of a page are small already."""
+    return page.stem.startswith("quickstart-")
 
 
 @pytest.fixture
@@ -68,7 +74,9 @@ def write_files(page: Path, folder: Path) -> None:
             (folder / mark.removeprefix("file: ")).write_text(f"{text}\n", encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", list_pages_with("python"), ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [page for page in list_pages_with("python") if not is_quickstart(page)], ids=lambda page: page.stem
+)
 def test_python_examples_run(page, folder, monkeypatch):
     write_files(page, folder)
     full = saccade.train
@@ -93,7 +101,9 @@ def test_commands_run(page, folder):
         for line in block.text.splitlines():
             command, _, _ = line.partition("  #")
             if command.startswith("$ saccade "):
-                assert run_command(shlex.split(command)[2:]) == 0, command
+                assert run_command(shlex.split(command)[2:], shrink=not is_quickstart(page)) == 0, command
+            elif command.startswith("$ python "):
+                runpy.run_path(command.split()[2])
 
 
 def ensure_run(name: str) -> None:
@@ -103,9 +113,13 @@ def ensure_run(name: str) -> None:
         )
 
 
-def run_command(words: list[str]) -> int:
+def run_command(words: list[str], *, shrink: bool = True) -> int:
     """Run a command, with a model and a training small enough to take seconds, and return its exit code."""
-    if words[0] in ("train", "sweep") and "--resume" not in words:
+    if words[0] == "train" and not shrink:
+        words = [*words, *SHORT_TRAINING]
+    elif words[0] == "train" and words[1].startswith("runs/"):
+        words = [*words, *SHORT_TRAINING]  # the recipe of a run is small already
+    elif words[0] in ("train", "sweep") and "--resume" not in words:
         tokenizer = [] if "--tiny" in words else ["tokenizer.size=270"]
         kinds = load_plugins(*(path for option, path in pairwise(words) if option == "--plugin"))
         words = [*words, *SHORT_TRAINING, *shrink_stacks(words, kinds), *reduce_examples(words), *tokenizer]
@@ -165,3 +179,9 @@ def test_links_lead_somewhere(page):
     prose = FENCE.sub("", page.read_text("utf-8"))
     links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", prose)
     assert not [link for link in links if "://" not in link and not (page.parent / link).exists()]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.stem != "README"], ids=lambda page: page.stem)
+def test_first_paragraph_says_what_a_page_is_for(page):
+    title, first = re.sub(r"<!--.*?-->\n\n", "", page.read_text("utf-8"), count=1).split("\n\n")[:2]
+    assert title.startswith("# ") and len(first) >= 60 and first[0] not in "#|*!<["

@@ -198,12 +198,12 @@ def test_other_tasks_are_refused() -> None:
 
 def test_a_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(SaccadeError, match=r"lm_eval is not installed; `pip install saccade\[lm-eval\]` installs it"):
+    with pytest.raises(SaccadeError, match=r"lm_eval is not installed; .*pip install .*\[lm-eval\]"):
         lm_eval.register()
     with pytest.raises(SystemExit) as left:
         lm_eval.main()
     assert left.value.code == 2
-    assert capsys.readouterr().err == "error: lm_eval is not installed; `pip install saccade[lm-eval]` installs it\n"
+    assert capsys.readouterr().err.endswith("[lm-eval]'\n")
 
 
 TASK = """

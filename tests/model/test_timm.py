@@ -84,7 +84,7 @@ def test_a_network_that_is_not_tuned_stays_as_it_is():
 
 def test_the_missing_package_is_reported_with_its_installation(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(SaccadeError, match='reader.kind = "timm" needs the package timm: pip install timm'):
+    with pytest.raises(SaccadeError, match=r'"timm" needs the package timm; .*pip install .*\[timm\]'):
         build(recipe(), source_size=9, target_size=7)
 
 

@@ -134,7 +134,9 @@ def test_int8_is_refused_without_onednn(make_run: Any, monkeypatch: pytest.Monke
 
 def test_a_missing_ctranslate2_is_reported(make_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    with pytest.raises(SaccadeError, match=r"ctranslate2 is not installed; `pip install saccade\[export\]`"):
+    with pytest.raises(
+        SaccadeError, match=r"ctranslate2 is not installed; use engine torch, .*pip install .*\[export\]"
+    ):
         Predictor.load(make_run("one"), device="cpu", engine="ctranslate2")
 
 

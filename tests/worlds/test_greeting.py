@@ -126,5 +126,5 @@ def test_other_worlds_are_refused(name, message):
 
 def test_without_gymnasium_its_worlds_are_refused(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(SaccadeError, match="gym:CartPole-v1 needs the package gymnasium: pip install gymnasium"):
+    with pytest.raises(SaccadeError, match=r"gym:CartPole-v1 needs the package gymnasium; .*pip install .*\[worlds\]"):
         GymnasiumEnvironment("CartPole-v1")

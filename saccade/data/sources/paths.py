@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from saccade.errors import SaccadeError
+from saccade.extras import get_install_command
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://.+")
 GLOB = re.compile(r"[*?\[]")
@@ -24,7 +25,9 @@ def to_path(name: str) -> Path:
     try:
         from upath import UPath
     except ImportError:
-        raise SaccadeError(f"{name} is a URL, which needs a package: pip install 'saccade[urls]'") from None
+        raise SaccadeError(
+            f"{name} is a URL, for which a package is missing; install it with: {get_install_command('urls')}"
+        ) from None
     try:
         path = UPath(name)
         path.fs  # noqa: B018  # finds the package of the protocol

@@ -20,6 +20,7 @@ from torch import Tensor
 from saccade.errors import SaccadeError
 from saccade.exchange.families.family import Config, Family
 from saccade.exchange.formats.sentencepiece import BPE, USER, SentencePiece, to_tokenizer
+from saccade.extras import get_install_command
 
 ARCHITECTURE = "llama"
 CONFIG_KEYS = {  # GGUF key without its architecture prefix -> key of config.json
@@ -60,7 +61,7 @@ class GgufFile:
             import gguf
         except ImportError:
             raise SaccadeError(
-                "reading a GGUF file needs the package gguf: pip install gguf, or saccade[gguf]"
+                f"reading a GGUF file needs the package gguf; install it with: {get_install_command('gguf')}"
             ) from None
         try:
             self._reader = gguf.GGUFReader(self.path)

@@ -7,6 +7,7 @@ from torch import Tensor
 from saccade.config.schema import TimmReader
 from saccade.data.sources.lines import did_you_mean
 from saccade.errors import SaccadeError
+from saccade.extras import get_install_command
 from saccade.layers.vision.patches import Backbone, ColorNormalization
 
 
@@ -84,7 +85,9 @@ def import_timm() -> Any:
     try:
         import timm
     except ImportError:
-        raise SaccadeError('reader.kind = "timm" needs the package timm: pip install timm') from None
+        raise SaccadeError(
+            f'reader.kind = "timm" needs the package timm; install it with: {get_install_command("timm")}'
+        ) from None
     except RuntimeError as error:  # torchvision, which timm imports, was built for another torch
         raise SaccadeError(
             f"timm cannot be imported ({summarize_error(error)}); install the torchvision of this torch"

@@ -13,6 +13,7 @@ from typing import Any
 
 from saccade.data.sources.paths import is_url
 from saccade.errors import SaccadeError
+from saccade.extras import get_install_command
 from saccade.predict.corpora.parts import Part
 from saccade.predict.corpora.process import CorpusSettings, PartPredictor
 
@@ -95,7 +96,7 @@ def connect(address: str, processes: int, folder: str) -> Any:
         import ray
         import ray.data
     except ImportError:
-        raise SaccadeError("--ray needs the package ray: pip install 'saccade[ray]'") from None
+        raise SaccadeError(f"--ray needs the package ray; install it with: {get_install_command('ray')}") from None
     check_reachable(address)
     local: dict[str, Any] = {"num_cpus": processes, "include_dashboard": False} if address == LOCAL else {}
     try:

@@ -12,6 +12,7 @@ from saccade.config.schema import Decoding
 from saccade.data.batching.batch import Batch, pad
 from saccade.data.tokenization.tokenizers import END, PAD, START
 from saccade.errors import SaccadeError
+from saccade.extras import get_install_command
 from saccade.model.int8 import hash_file
 from saccade.model.run import Run
 from saccade.predict.engines.convert import (
@@ -39,7 +40,7 @@ class Translator:
             import ctranslate2
         except ImportError:
             raise SaccadeError(
-                "ctranslate2 is not installed; `pip install saccade[export]` adds it, or use engine torch"
+                f"ctranslate2 is not installed; use engine torch, or install it with: {get_install_command('export')}"
             ) from None
         check_convertible(run.recipe)
         folder = run.path / CONVERTED_FOLDER

@@ -8,6 +8,7 @@ from typing import Any
 
 from saccade.config.metric import MeanMetric, Predictions, Score
 from saccade.errors import SaccadeError
+from saccade.extras import get_install_command
 
 
 class Rouge(MeanMetric):
@@ -19,8 +20,8 @@ class Rouge(MeanMetric):
     def check_available(self) -> None:
         if importlib.util.find_spec("rouge_score") is None:
             raise SaccadeError(
-                f"metric '{self.name}' needs the package rouge-score; `pip install saccade[rouge]` adds it, or choose "
-                "another metric, such as chrf"
+                f"metric '{self.name}' needs the package rouge-score; choose another metric, such as chrf, or install "
+                f"it with: {get_install_command('rouge')}"
             )
 
     def score(self, predictions: Predictions) -> Score:

