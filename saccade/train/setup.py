@@ -51,7 +51,7 @@ def open_session(recipe: Recipe, run: Path, *, ranks: Ranks, device: torch.devic
         recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=settings)})
     ranks = arrange_processes(recipe, data.tokenizers, ranks=ranks, device=device, report=report)
     if ranks.mesh is None:
-        model, notes = build_fitting_model(recipe, data.tokenizers, found=found, device=device, report=report)
+        model, notes = build_within_memory(recipe, data.tokenizers, found=found, device=device, report=report)
     else:
         from saccade.train.distributed.shard import build_sharded_model
 
@@ -110,7 +110,7 @@ def arrange_processes(
     return mesh.join_mesh(ranks, layout, device)
 
 
-def build_fitting_model(
+def build_within_memory(
     recipe: Recipe,
     tokenizers: Tokenizers,
     *,
