@@ -21,7 +21,7 @@ fi
 one() { # NAME SEEDS: trains what is missing; the budget is the time that is left
     local left=$(((end - $(date +%s)) / 60))
     [ "$left" -gt 0 ] || { echo "$1, seed $2: no time left"; return; }
-    $saccade reproduce "$1" --seeds "$2" --data-folder "$data" --out "$out" --budget "$left" >>"$out/$1.log" 2>&1
+    $saccade reproduce "$1" --seeds "$2" --only-new --data-folder "$data" --out "$out" --budget "$left" >>"$out/$1.log" 2>&1
     local code=$?
     echo "$(date +%T) $1, seed $2: exit code $code"
 }

@@ -37,8 +37,8 @@ FRONT_RESULTS = (
     "flickr8k", "an4", "fsdd", "sail-sentences-grid-jelly", "sail-sentences-jelly-grid",
 )  # fmt: skip
 SEEDS = 3  # that a result should have
-REPEATABLE = """Quality, as mean ± standard deviation over the seeds. `saccade reproduce NAME --again --data-folder
-DATA` trains one again and says pass or fail. One seed has no spread: small differences mean nothing then."""
+REPEATABLE = """Quality, as mean ± standard deviation over the seeds. `saccade reproduce NAME --data-folder DATA`
+trains one again and says pass or fail. One seed has no spread: small differences mean nothing then."""
 
 INTRODUCTION = """# Results
 
@@ -48,13 +48,13 @@ command, hardware and caveats. This page is written by `benchmarks/report.py` fr
 
 ## Results that can be repeated
 
-    saccade reproduce NAME --again --data-folder DATA
+    saccade reproduce NAME --data-folder DATA
 
 trains a result of this table with three seeds and scores each one once, with the recorded settings. The outcome is a
 card, `runs/reproduce/NAME/card.md` and `card.json`, with pass or fail (exit code 0 or 1) against the recorded number.
 It passes if the mean of the seeds differs from the recorded mean by at most two recorded spreads or a floor, whichever
 is larger (the card shows both), and if the model has as many parameters. Finished seeds are kept: `--seeds 3` after
-`--seeds 1` trains two more. Without `--again`, seeds of the record are not trained and their test is not scored again.
+`--seeds 1` trains two more. `--only-new` leaves out seeds of the record, to add others to them.
 
 DATA is a folder with one folder for each data set, such as `DATA/multi30k/train.en.gz`. Each file is checked by the
 SHA-256 of its content, decompressed for .gz files, before anything is trained; a missing or different file is reported

@@ -42,12 +42,8 @@ SeedCount = Annotated[
 HeldOut = Annotated[
     bool, typer.Option("--heldout", help="Score data that is held out from training, not the test; to choose settings.")
 ]
-Again = Annotated[
-    bool,
-    typer.Option(
-        "--again", help="Train and score seeds that are recorded, and score those of --out again; the card counts it."
-    ),
-]
+Again = Annotated[bool, typer.Option("--again", help="Score finished seeds of --out again; the card counts it.")]
+OnlyNew = Annotated[bool, typer.Option("--only-new", help="Leave out seeds that are recorded, to add new ones.")]
 TrialSteps = Annotated[
     int | None,
     typer.Option("--try", metavar="STEPS", help="Only try whether everything runs, with few steps and examples."),
@@ -68,6 +64,7 @@ def reproduce(  # noqa: PLR0913  # the options of a command are its parameters
     seeds: SeedCount = 3,
     heldout: HeldOut = False,
     again: Again = False,
+    only_new: OnlyNew = False,
     trial_steps: TrialSteps = None,
     budget: Budget = None,
     out: Out = None,
@@ -94,7 +91,7 @@ def reproduce(  # noqa: PLR0913  # the options of a command are its parameters
 
     options = Options(
         out=out or get_runs_folder() / "reproduce", data_folder=data_folder, seeds=1 if trial_steps else seeds,
-        heldout=heldout, again=again, trial_steps=trial_steps, overrides=overrides,
+        heldout=heldout, again=again, only_new=only_new, trial_steps=trial_steps, overrides=overrides,
         deadline=budget and time.monotonic() + 60 * budget,
     )  # fmt: skip
     cards = reproduce_all(specs, options, as_json=as_json)
@@ -129,7 +126,7 @@ def format_command(spec: Spec, options: Options) -> str:
     """The command that repeats this, without folders of this machine."""
     words = ["saccade", "reproduce", spec.name]
     words += ["--try", str(options.trial_steps)] if options.trial_steps else ["--seeds", str(options.seeds)]
-    words += ["--again"] if options.again else []
+    words += ["--only-new"] if options.only_new else []
     words += ["--data-folder", "DATA"] if spec.list_needed_files() else []
     words += ["--heldout", *options.overrides] if options.heldout else []
     return shlex.join(words)
@@ -154,5 +151,5 @@ def print_list(specs: Sequence[Spec], *, as_json: bool) -> None:
             )
         )  # fmt: skip
     print(align_columns(rows))
-    print("\nsaccade reproduce NAME --again --data-folder DIR trains and scores one again; data sets that are embedded")
+    print("\nsaccade reproduce NAME --data-folder DIR trains and scores one again; data sets that are embedded")
     print("need no folder. What was chosen on which data: docs/results.md")

@@ -140,7 +140,7 @@ def format_card(card: dict[str, Any], spec: Spec) -> str:
         f"| date | {card['date']} | {recorded.get('date', '-')} |", "",
         f"Scored: {test}; decoding {' '.join(spec.decoding) or 'as in the recipe'}; settings fixed before. "
         + " ".join(format_scoring(item) for item in card["seeds"]), "",
-        *(f"Recorded and not scored again: seed {seed}, {value:g}." for seed, value in card["kept"].items()),
+        *(f"Recorded and left out: seed {seed}, {value:g}." for seed, value in card["kept"].items()),
         *(f"Not started for lack of time: seed {seed}." for seed in card["skipped"]),
         f"Rule: {spec.rule}.", f"Chosen on: {spec.tuned}", *([f"Caveat: {spec.caveat}"] if spec.caveat else []), "",
         "| seed | " + " | ".join([spec.metric, *spec.metrics]) + " | minutes | steps | parameters |",

@@ -48,7 +48,8 @@ class Options:
     data_folder: Path | None = None
     seeds: int = 3
     heldout: bool = False
-    again: bool = False  # score seeds again whose test was scored before
+    again: bool = False  # score seeds of `out` again
+    only_new: bool = False  # leave out seeds that are recorded
     trial_steps: int | None = None  # steps of a trial, which shows that everything runs and counts for nothing
     overrides: Sequence[str] = ()  # only with `heldout`
     deadline: float | None = None  # time.monotonic() after which no seed should end
@@ -103,13 +104,12 @@ def check_options(spec: Spec, options: Options) -> None:
             f"the settings of {spec.name} are fixed before its test is scored; try {options.overrides[0]} on held-out "
             "data with --heldout"
         )
-    if spec.recorded is not None and options.data == TEST and not options.again:
+    if spec.recorded is not None and options.data == TEST and options.only_new:
         trials = [Trial(spec, options, seed) for seed in range(1, options.seeds + 1)]
         if all(trial.is_recorded and not trial.path.is_file() for trial in trials):
             raise SaccadeError(
-                f"{spec.name}: the test of seed{'s 1 to' if options.seeds > 1 else ''} {options.seeds} was scored for "
-                f"the record already ({spec.recorded.date}); --again trains and scores again, which the card counts, "
-                f"--seeds {max(spec.recorded.values) + 1} adds a seed"
+                f"{spec.name}: seeds up to {options.seeds} are recorded; "
+                f"--seeds {max(spec.recorded.values) + 1} adds a seed, without --only-new they are trained again"
             )
     check_files(spec, options.data_folder)
 
@@ -123,11 +123,8 @@ def run_seed(found: Seeds, options: Options, seed: int, report: Report = lambda 
     if before is not None and not options.again:
         report(f"{spec.name}, seed {seed}: its {trial.data} data was scored on {before.date}; not scored again")
         found.finished.append(before)
-    elif recorded is not None and not options.again:
-        report(
-            f"{spec.name}, seed {seed}: its test was scored for the record on {recorded.date}, with "
-            f"{recorded.values[seed]:g}; not scored again without --again"
-        )
+    elif recorded is not None and options.only_new:
+        report(f"{spec.name}, seed {seed}: recorded on {recorded.date}, with {recorded.values[seed]:g}; left out")
         found.kept.append(seed)
     elif options.deadline is not None and time.monotonic() + 60 * expected > options.deadline:
         report(f"{spec.name}, seed {seed}: not started, its {expected:.1f} minutes do not fit into the time left")

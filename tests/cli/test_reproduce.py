@@ -39,7 +39,7 @@ def read_card(tmp_path, name="mine", kind="card"):
 
 
 def test_a_recorded_result_passes_and_is_not_scored_twice(cli, tmp_path):
-    result = cli("reproduce", NAME, "--seeds", 1, "--again")
+    result = cli("reproduce", NAME, "--seeds", 1)
     assert result.code == 0, result.err
     folder = tmp_path / "runs" / "reproduce" / NAME
     card = read_card(tmp_path, NAME)
@@ -59,7 +59,7 @@ def test_a_recorded_result_passes_and_is_not_scored_twice(cli, tmp_path):
 
 def test_a_dropped_feedforward_network_fails(cli, tmp_path):
     with apply(find_break("feedforward-dropped")):
-        result = cli("reproduce", NAME, "--seeds", 1, "--again")
+        result = cli("reproduce", NAME, "--seeds", 1)
     assert result.code == 1
     assert read_card(tmp_path, NAME)["verdict"] == "fail" and "the recorded 86.20" in result.out
 
@@ -68,23 +68,22 @@ def test_a_dropped_feedforward_network_fails(cli, tmp_path):
 @pytest.mark.parametrize("name", ["attention-to-itself", "one-layer-more", "uniform-attention", "set-of-one-element"])
 def test_other_breaks_fail(name, cli):
     with apply(find_break(name)):
-        assert cli("reproduce", NAME, "--seeds", 1, "--again").code == 1
+        assert cli("reproduce", NAME, "--seeds", 1).code == 1
 
 
-def test_the_test_of_a_recorded_seed_is_not_scored_again_unasked(cli, spec, tmp_path):
+def test_recorded_seeds_are_left_out_on_request(cli, spec, tmp_path):
     path = spec(recorded={"values": {"1": 50.0, "2": 40.0}})
-    refused = cli("reproduce", path, "--seeds", 2)
+    refused = cli("reproduce", path, "--seeds", 2, "--only-new")
     assert refused.code == 2 and refused.err == (
-        "error: mine: the test of seeds 1 to 2 was scored for the record already (2026-01-01); --again trains and "
-        "scores again, which the card counts, --seeds 3 adds a seed\n"
+        "error: mine: seeds up to 2 are recorded; --seeds 3 adds a seed, without --only-new they are trained again\n"
     )
-    added = cli("reproduce", path, "--seeds", 3)
-    assert added.code == 0 and "seed 2: its test was scored for the record on 2026-01-01, with 40; not" in added.err
+    added = cli("reproduce", path, "--seeds", 3, "--only-new")
+    assert added.code == 0 and "seed 2: recorded on 2026-01-01, with 40; left out" in added.err
     card = read_card(tmp_path)
     assert ([item["seed"] for item in card["seeds"]], card["kept"]) == ([3], {"1": 50.0, "2": 40.0})
-    assert "Recorded and not scored again: seed 1, 50." in added.out
-    again = cli("reproduce", path, "--seeds", 1, "--again", "--out", "other")
-    assert again.code == 0 and "Seed 1: scored 2 times" in again.out and "--seeds 1 --again" in again.out
+    assert "Recorded and left out: seed 1, 50." in added.out
+    repeated = cli("reproduce", path, "--seeds", 1, "--out", "other")
+    assert "Seed 1: scored 2 times" in repeated.out and "--seeds 1" in repeated.out
     heldout = cli("reproduce", path, "--seeds", 1, "--heldout")
     assert heldout.code == 0 and "Seed 1: scored once" in heldout.out
 
@@ -288,15 +287,15 @@ def test_stages_before_a_result_and_choices_on_validation_data(cli, spec, tmp_pa
         ([NAME, "--budget", 0], "--budget must be above 0 minutes, got 0"),
         ([NAME, "--try", 0], "--try takes a number of steps of at least 1, without --heldout, got 0"),
         ([NAME, "--try", 2, "--heldout"], "at least 1, without --heldout, got --heldout too"),
-        ([NAME], f"{NAME}: the test of seeds 1 to 3 was scored for the record already (2026-11-19); --again trains"),
+        ([NAME, "--only-new"], f"{NAME}: seeds up to 3 are recorded; --seeds 4 adds a seed"),
         ([NAME, "train.steps=1"], "fixed before its test is scored; try train.steps=1 on held-out data with --heldout"),
         (["train.steps=1"], "train.steps=1 needs the NAME of a result; `saccade reproduce --list` lists them"),
-        (["fsdd", "--again"], "fsdd needs data: give --data-folder DIR with fsdd/"),
+        (["fsdd"], "fsdd needs data: give --data-folder DIR with fsdd/"),
         (
             ["nat", "--data-folder", "nowhere"],
             "'nowhere/multi30k/train.en.gz' is missing, expected a file with SHA-256",
         ),
-        ([NAME, "nat", "--again", "--data-folder", "nowhere"], "'nowhere/multi30k/train.en.gz' is missing"),
+        ([NAME, "nat", "--data-folder", "nowhere"], "'nowhere/multi30k/train.en.gz' is missing"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2_before_any_training(cli, tmp_path, words, message):

@@ -121,7 +121,7 @@ def test_front_page_shows_seeds_spread_and_sizes_of_both_sides(report, monkeypat
 def test_results_page_says_how_to_repeat_and_what_lacks_seeds(report, monkeypatch, tmp_path):
     run_report(report, monkeypatch)
     page = (tmp_path / "docs" / "results.md").read_text()
-    assert "saccade reproduce NAME --again --data-folder DATA" in page and "DATA is a folder with" in page
+    assert "saccade reproduce NAME --data-folder DATA" in page and "DATA is a folder with" in page
     [few] = [line for line in page.splitlines() if line.startswith("Not measured with three seeds")]
     assert "`cifar10`" in few and "`fsdd`" not in few and "`multi30k-en-de`" not in few
     assert "* `fsdd`: once by the test" in page
