@@ -36,7 +36,7 @@ def measure_step(name: str, folder: Path, *, tiny: bool, steps: int, changes: li
     every = max(1, steps // 4)
     quiet = [*QUIET, "train.minutes=none", f"train.steps={steps}", f"train.report_every={every}"]
     data = None if tiny else [generate(folder, pairs=PAIRS, words=WORDS)]
-    overrides = [*changes, *([] if tiny else ["tokenizer.kind=words"]), *quiet]
+    overrides = [*changes, *([] if tiny else ["tokenizer.kind=words", "train.metric=loss"]), *quiet]
     train(name, data=data, overrides=overrides, tiny=tiny, run=str(folder / "run"))
     lines = map(json.loads, (folder / "run" / "metrics.jsonl").read_text().splitlines())
     reports = [line for line in lines if line["event"] == "train"]

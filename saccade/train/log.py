@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from saccade.config.schema import Recipe
-from saccade.display import NotebookProgress
+from saccade.display import NotebookProgress, find_notebook_display
 from saccade.files import atomic_write
 from saccade.runs import METRICS, SAMPLES, read_metric_lines
 from saccade.train.loggers.logger import Logger, open_loggers
@@ -126,6 +126,12 @@ class Log:
             self.bar.update(self.bar_task, completed=step, description=text)
         else:
             self.print_line(f"step {step:,}{f'/{self.total:,}' if self.total else ''}  {text}")
+
+
+def open_notebook() -> NotebookProgress | None:
+    """Open the output of a training in a notebook; None elsewhere, where it is on stderr."""
+    display = find_notebook_display()
+    return None if display is None else NotebookProgress(display)
 
 
 def format_duration(seconds: float | None) -> str:

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from saccade.config.schema import Recipe, Train
-from saccade.data.sources.bad_rows import BadRows
 from saccade.data.sources.filtering import FilterReport
 from saccade.data.store.streaming import get_epoch, merge_states, restart_epoch
 from saccade.data.tokenization.tokenizers import Tokenizers
@@ -96,7 +95,7 @@ class Session:
     buckets: Any = None  # GradientBuckets, unless autograd or DistributedDataParallel allocates the gradients
     notes: list[str] = field(default_factory=list)  # remarks of data preparation and warm start, for the model card
     filtered: dict[str, list[FilterReport]] = field(default_factory=dict)  # what `data.filter` dropped, see folder.py
-    bad_rows: list[BadRows] = field(default_factory=list)  # what `data.on_error` skipped, see folder.py
+    bad_rows: list[Any] = field(default_factory=list)  # BadRows: what `data.on_error` skipped, see folder.py
     progress: Progress = field(default_factory=Progress)
     unfinished_checkpoint: UnfinishedCheckpoint | None = None
     checked_step: int = 0  # last step whose loss was checked to be finite

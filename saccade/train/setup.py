@@ -12,7 +12,6 @@ from saccade.allocation import check_allocation, format_bytes
 from saccade.config.schema import Optimizer, Recipe, Train
 from saccade.data.prepare import prepare
 from saccade.data.tokenization.tokenizers import Tokenizers
-from saccade.display import NotebookProgress, find_notebook_display
 from saccade.errors import SaccadeError
 from saccade.model.build.allocation import AllocationGuard, OversizedTensorError
 from saccade.model.model import Model
@@ -23,7 +22,7 @@ from saccade.train.checkpoint import Checkpoint
 from saccade.train.distributed import mesh
 from saccade.train.distributed.ranks import Ranks
 from saccade.train.folder import check_disk_space, initialize_folder
-from saccade.train.log import format_banner
+from saccade.train.log import format_banner, open_notebook
 from saccade.train.pace import adopt_planned_steps, warn_of_days
 from saccade.train.session import Session, check_checkpoint_shapes, get_data_position, restore_session
 from saccade.train.transfer.model import build_initial_model, build_on_meta
@@ -34,7 +33,7 @@ MAX_UNCHECKED_BYTES = 2**28  # of a model; of a larger one, sizes are checked be
 
 def open_session(recipe: Recipe, run: Path, *, ranks: Ranks, device: torch.device, resumed: bool) -> Session:
     """Prepare data, model and optimizer; a resumed run is restored from its last intact checkpoint."""
-    notebook = open_notebook(ranks)
+    notebook = open_notebook() if ranks.is_main else None
     report = notebook.print_line if notebook else print_message if ranks.is_main else ignore_message
     check_settings(recipe)
     recipe.train.check_loggers()
@@ -188,12 +187,6 @@ def check_without_validation(settings: Train) -> None:
             raise SaccadeError(
                 f"{setting} needs validation data; give --valid FILES, or data.valid=0.01 to hold some out"
             )
-
-
-def open_notebook(ranks: Ranks) -> NotebookProgress | None:
-    """Open the output of a training in a notebook; None elsewhere, where it is on stderr."""
-    display = find_notebook_display() if ranks.is_main else None
-    return None if display is None else NotebookProgress(display)
 
 
 def print_message(text: str) -> None:
