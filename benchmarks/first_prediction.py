@@ -41,7 +41,7 @@ def time_command(arguments: Sequence[str], environment: Mapping[str, str]) -> fl
     """Run a command of saccade in a fresh process; return seconds."""
     begin = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-m", "saccade", *arguments], env=dict(environment), capture_output=True, text=True
+        [sys.executable, "-P", "-m", "saccade", *arguments], env=dict(environment), capture_output=True, text=True
     )
     seconds = time.perf_counter() - begin
     if done.returncode:

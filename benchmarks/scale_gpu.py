@@ -132,7 +132,7 @@ class Bench:
             with self.device:
                 model, _ = build_initial_model(recipe, tokenizers, fresh=True)
         data: Any = SimpleNamespace(
-            tokenizers=tokenizers, train=None, valid=None, valid_pairs=[], notes=[], filtered={}
+            tokenizers=tokenizers, train=None, valid=None, valid_pairs=[], notes=[], filtered={}, bad_rows=[]
         )
         batches = make_batches(system, recipe, tokenizers.source.size)
         run = self.folder / f"{recipe.name}-{layout}"

@@ -30,14 +30,14 @@ FIRST_STEP_SECONDS = 10.0
 def run_command(words: str) -> float:
     """Run a command; return its seconds."""
     begin = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "saccade", *words.split()], stdout=subprocess.DEVNULL, check=True)
+    subprocess.run([sys.executable, "-P", "-m", "saccade", *words.split()], stdout=subprocess.DEVNULL, check=True)
     return time.perf_counter() - begin
 
 
 def wait_for_first_step(folder: Path) -> float:
     """Start a training; return the seconds until it prints its first step, and end it."""
     begin = time.perf_counter()
-    command = [sys.executable, "-m", "saccade", *TRAINING.split(), "--overwrite"]
+    command = [sys.executable, "-P", "-m", "saccade", *TRAINING.split(), "--overwrite"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder) as process:
         assert process.stderr is not None, "opened as a pipe"
         first = next((line for line in process.stderr if line.startswith("step 1")), None)

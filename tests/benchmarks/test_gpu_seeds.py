@@ -40,7 +40,7 @@ def test_the_first_seeds_come_first_and_the_budget_is_the_time_left(tmp_path, fa
     assert done.returncode == 0, done.stderr
     calls = read_calls(tmp_path)
     assert [(words[1], words[3]) for words in calls] == [("a", "1"), ("b", "1"), ("a", "2"), ("b", "2")]
-    assert all(words[4:8] == ["--data-folder", "DATA", "--out", str(out)] for words in calls)
+    assert all(words[4:9] == ["--only-new", "--data-folder", "DATA", "--out", str(out)] for words in calls)
     assert all(int(words[words.index("--budget") + 1]) in (6, 7) for words in calls)
     assert "a, seed 1: exit code 1" in done.stdout
 

@@ -171,7 +171,7 @@ def test_wrong_records_of_a_format_are_one_line(cli, files):
     start = ["train", "dates", "--data", "a.blocks", "--plugin", "wrong.py", "data.valid=0"]
     result = cli(*start, "data.train.0.format=wrong")
     assert (result.code, result.err.count("\n")) == (2, 1)
-    assert "a.blocks: the format 'wrong' must yield records {column: value}, got int" in result.err
+    assert "a.blocks:1: the format 'wrong' must yield records {column: value}, got int" in result.err
     assert "expected at least one record of the format 'nothing'" in cli(*start, "data.train.0.format=nothing").err
     unknown = cli(*start, "data.train.0.format=wrogn")
     assert "unknown format 'wrogn'; did you mean 'wrong'?" in unknown.err and unknown.code == 2

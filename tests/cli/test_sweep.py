@@ -44,7 +44,7 @@ def test_the_table_has_the_best_first(cli, training):
     result = cli(*words)
     assert result.code == 0, result.err
     assert [line.split() for line in result.out.splitlines()[:3]] == [
-        ["lr", "exact", "match", "%,", "mean", "±", "95%", "seeds", "steps", "minutes", "state"],
+        ["lr", "accuracy", "%,", "mean", "±", "95%", "seeds", "steps", "minutes", "state"],
         ["0.001", "7.50", "±", "0.00", "2", "500", "1.0", "finished"],
         ["1e-09", "0.00", "±", "0.00", "2", "500", "1.0", "finished"],
     ]

@@ -86,7 +86,7 @@ RIGHT = {
     "Hugging Face": "import/",
     "vocabulary mismatch": "faq/#vocabulary-mismatch-when-fine-tuning",
     "reproducibility": "faq/#do-two-trainings-give-the-same-weights-reproducibility",
-    "hyperparameter": "training/#hyperparameter-sweeps",
+    "hyperparameter": "training/#hyperparameters",
     "metadata.csv": "quickstart-recordings/#the-folder",
     "train.schedule.lr": "training/#learning-rate-and-warmup",
     "train.batch_tokens": "data/#batches-padding-and-packing",

@@ -138,7 +138,7 @@ def test_health_and_page_and_description_are_there(client):
     assert "text/html" in client.get("/").headers["content-type"]
     assert client.get("/docs").status_code == 200
     assert set(client.get("/openapi.json").json()["paths"]) == {
-        "/v1/models", "/v1/predict", "/v1/attention", "/health", "/metrics",
+        "/v1/models", "/v1/examples/{model}", "/v1/predict", "/v1/attention", "/health", "/metrics",
     }  # fmt: skip
 
 

@@ -145,7 +145,12 @@ def test_a_data_set_has_the_names_of_its_classes(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "kind", "message"),
     [
-        ("a.tsv", "a\tb\tc\td\n", "label", r"a.tsv:1: which of the columns 1, 2, 3, 4 are .* these alone$"),
+        (
+            "a.tsv",
+            "a\tb\tc\td\n",
+            "label",
+            r"a.tsv:1: which of the columns 1 \(a\), 2 \(b\), 3 \(c\), 4 \(d\) are .* these alone$",
+        ),
         ("a.tsv", "text\tlabel\na\n", "label", "a.tsv:2: expected 2 columns, got 1"),
         ("a.tsv", "a text\n", "label", "a.tsv:1: expected one text or two and a label, got only the column '1'"),
         ("a.csv", "text,text,label\na,b,c\n", "label", "a.csv:1: two columns are called 'text'"),
