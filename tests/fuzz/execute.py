@@ -43,10 +43,11 @@ class TooLong(BaseException):
 
 
 def prepare_process() -> None:
-    """Make commands short: no plots, no waiting servers, no training of more than three steps."""
+    """Make commands short: no plots, no waiting servers, no training of more than three steps, and little memory."""
     import torch
     import typer.main
 
+    from saccade import allocation
     from saccade.cli import watch
     from saccade.serve import server
     from saccade.train import finish, loop
@@ -59,6 +60,7 @@ def prepare_process() -> None:
     server.run_server = lambda *_, **__: None
     watch.DEFAULT_PORT = 0
     typer.main.get_command = functools.cache(typer.main.get_command)  # it takes longer than most commands
+    allocation.get_free_bytes = lambda: max(0, MAX_BYTES - read_memory())  # what is not refused by it is a fault
     faulthandler.enable()
 
 
