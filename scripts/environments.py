@@ -27,15 +27,16 @@ TESTS = (
 )  # fmt: skip
 # Read by sitecustomize.py, which Python imports first: hides a module, or the features of the processor.
 HIDING = """
-import importlib.abc, os, sys
+import importlib.machinery, os
 
-class Hide(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in os.environ.get("HIDDEN_MODULES", "").split(","):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+finder = importlib.machinery.PathFinder
+find_any = finder.find_spec
 
-if os.environ.get("HIDDEN_MODULES"):
-    sys.meta_path.insert(0, Hide())
+def find_spec(cls, name, path=None, target=None):
+    hidden = name.partition(".")[0] in os.environ.get("HIDDEN_MODULES", "").split(",")
+    return None if hidden else find_any(name, path, target)
+
+finder.find_spec = classmethod(find_spec)
 if os.environ.get("HIDE_AVX512"):
     import torch
     torch.cpu._is_vnni_supported = lambda: False
@@ -118,7 +119,7 @@ def run_tests(environment: Environment, tests: list[str], seconds: float) -> dic
         done = subprocess.run(
             [*command, *tests], cwd=root, env=present, capture_output=True, text=True, timeout=seconds
         )
-        printed = done.stdout
+        printed = done.stdout or done.stderr
     except subprocess.TimeoutExpired as error:
         printed = f"{(error.stdout or b'').decode(errors='replace')}\nstopped after {seconds:.0f} s"
     counts = {
