@@ -56,7 +56,7 @@ def test_new_tensors_lie_in_guarded_memory_and_keep_their_values():
         (1e38, 1e39, False),
     ],
 )
-def test_an_int8_product_is_judged_by_float64(found, expected, right):
+def test_an_int8_product_is_compared_with_float64(found, expected, right):
     import torch
 
     values = torch.tensor([found]), torch.tensor([expected], dtype=torch.float64), torch.tensor([0.011])

@@ -382,7 +382,7 @@ def test_all_processes_split_when_one_runs_out_of_memory(processes, tmp_path, po
         torch.testing.assert_close(same[name], tensor, atol=1e-5, rtol=0)
 
 
-class Room:
+class FreeMemory:
     """Free memory for the outputs of linear layers of some rows."""
 
     def __init__(self, monkeypatch, free):
@@ -395,12 +395,12 @@ def test_a_linear_layer_that_does_not_fit_on_the_cpu_splits_the_batch(monkeypatc
     """The widest output, of queries, keys and values, has 5 x 5 x 42 floats; there is room for three rows, twice."""
     whole = session([WHOLE], **SMOOTH)
     loop.optimizer_step(whole)
-    s, room = logged([WHOLE, WHOLE], accumulate=1, **SMOOTH), Room(monkeypatch, 2 * 4 * 3 * 5 * 42)
+    s, memory = logged([WHOLE, WHOLE], accumulate=1, **SMOOTH), FreeMemory(monkeypatch, 2 * 4 * 3 * 5 * 42)
 
     loop.optimizer_step(s)
 
     assert s.progress.split == 2 and "out of memory; from here on a batch is split into 2" in s.log.lines[0]
     assert_same_weights(whole, s, atol=1e-7, rtol=1e-5)
-    asked = len(room.asked)
+    asked = len(memory.asked)
     loop.optimizer_step(s)
-    assert len(room.asked) == asked  # not in further steps
+    assert len(memory.asked) == asked  # not in further steps
