@@ -28,6 +28,12 @@ def check_allocation(needed: int, what: str, hint: str) -> None:
         raise SaccadeError(f"{what} needs {format_bytes(needed)} of memory, but {format_bytes(free)} are free; {hint}")
 
 
+def is_free(needed: int) -> bool:
+    """Whether so much memory can still be allocated, as far as that is known."""
+    free = get_free_bytes()
+    return free is None or needed <= free
+
+
 def format_bytes(count: int) -> str:
     value, unit = float(count), 0
     while value >= 1000 and unit < len(UNITS) - 1:

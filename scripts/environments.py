@@ -27,30 +27,34 @@ TESTS = (
 )  # fmt: skip
 # Read by sitecustomize.py, which Python imports first: hides a module, or the features of the processor.
 HIDING = """
-import importlib.abc, os, sys
+import importlib.machinery, os
 
-class Hide(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in os.environ.get("HIDDEN_MODULES", "").split(","):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+finder = importlib.machinery.PathFinder
+find_any = finder.find_spec
 
-if os.environ.get("HIDDEN_MODULES"):
-    sys.meta_path.insert(0, Hide())
+def find_spec(cls, name, path=None, target=None):
+    hidden = name.partition(".")[0] in os.environ.get("HIDDEN_MODULES", "").split(",")
+    return None if hidden else find_any(name, path, target)
+
+finder.find_spec = classmethod(find_spec)
 if os.environ.get("HIDE_AVX512"):
     import torch
     torch.cpu._is_vnni_supported = lambda: False
 """
 
 
+# As root, permissions of files mean nothing unless the capability to override them is dropped.
+OBEYING = ("setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override")
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}  # of torch's own kernels
 
 
 class Environment(NamedTuple):
-    """What differs from the usual: variables (None removes one), and the folder from which the tests are run."""
+    """What differs from the usual: variables (None removes one), the folder of the tests, and what starts them."""
 
     name: str
     variables: dict[str, str | None]
     folder: str = ""
+    launcher: tuple[str, ...] = ()
 
 
 def list_environments(folder: Path) -> list[Environment]:
@@ -59,6 +63,7 @@ def list_environments(folder: Path) -> list[Environment]:
     (folder / "hiding" / "sitecustomize.py").write_text(HIDING)
     locked = folder / "locked-home"
     locked.mkdir(mode=0o555)
+    obeying = OBEYING if os.getuid() == 0 else ()
     hiding = {"PYTHONPATH": str(folder / "hiding")}
     return [
         Environment("usual", {}),
@@ -66,7 +71,7 @@ def list_environments(folder: Path) -> list[Environment]:
         Environment("no AVX-512", {**hiding, "HIDE_AVX512": "1", **AVX2}),
         Environment("no triton", {**hiding, "HIDDEN_MODULES": "triton"}),
         Environment("no HOME", {"HOME": None, "SACCADE_CACHE": None}),
-        Environment("read-only HOME", {"HOME": str(locked), "SACCADE_CACHE": None}),
+        Environment("read-only HOME", {"HOME": str(locked), "SACCADE_CACHE": None}, launcher=obeying),
         Environment("LANG=C", {"LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}),
         Environment("spaces and ü in the folder", {}, folder=str(folder / "größe und mehr")),
     ]  # fmt: skip
@@ -96,14 +101,25 @@ def run_tests(environment: Environment, tests: list[str], seconds: float) -> dic
     if environment.folder:  # this copy is imported, not the tree that is installed
         variables["PYTHONPATH"] = str(root)
     present = {name: value for name, value in variables.items() if value is not None}
-    command = [sys.executable, "-P", "-m", "pytest", "-q", "-x", "--maxfail=20", "-m", "not slow"]
+    command = [
+        *environment.launcher,
+        sys.executable,
+        "-P",
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "--maxfail=20",
+        "-m",
+        "not slow",
+    ]
     command += ["-p", "no:cacheprovider"]
     begin = time.monotonic()
     try:
         done = subprocess.run(
             [*command, *tests], cwd=root, env=present, capture_output=True, text=True, timeout=seconds
         )
-        printed = done.stdout
+        printed = done.stdout or done.stderr
     except subprocess.TimeoutExpired as error:
         printed = f"{(error.stdout or b'').decode(errors='replace')}\nstopped after {seconds:.0f} s"
     counts = {
@@ -141,18 +157,18 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3600.0, help="limit for one environment")
     parser.add_argument("--json", type=Path, default=None, help="write the results to this file")
     options = parser.parse_args()
-    results = {}
+    results, good = {}, True
     with tempfile.TemporaryDirectory(prefix="saccade-environments-") as name:
         for environment in list_environments(Path(name)):
             if options.only in environment.name:
                 results[environment.name] = run_tests(environment, options.tests, options.seconds)
+                good &= print_row(environment.name, results[environment.name])
                 sys.stdout.flush()
         Path(name, "locked-home").chmod(0o755)
-    good = [print_row(name, result) for name, result in results.items()]
     if options.json is not None:
         kept = {name: {key: value for key, value in row.items() if key != "end"} for name, row in results.items()}
         options.json.write_text(json.dumps(kept, indent=2) + "\n")
-    return 0 if all(good) else 1
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

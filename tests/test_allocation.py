@@ -12,7 +12,7 @@ from saccade.data.batching import batches
 from saccade.errors import SaccadeError
 from saccade.model.build.model import build
 from saccade.plan.counts import build_on_meta
-from saccade.train import setup
+from saccade.train.transfer import model as initial
 
 GB = 10**9
 
@@ -69,11 +69,11 @@ def test_training_needs_memory_for_gradients_and_optimizer(monkeypatch):
     model = build(load("dates"), source_size=100, target_size=100)
     count = sum(parameter.numel() for parameter in model.parameters())
     monkeypatch.setattr(allocation, "get_free_bytes", lambda: 12 * count)
-    setup.check_training_memory(model, torch.device("cpu"))
+    initial.check_training_memory(model, torch.device("cpu"))
     monkeypatch.setattr(allocation, "get_free_bytes", lambda: 12 * count - 1)
     with pytest.raises(SaccadeError, match=f"training {count:,} parameters needs .* of memory, but .* free; train a"):
-        setup.check_training_memory(model, torch.device("cpu"))
-    setup.check_training_memory(model, torch.device("meta"))
+        initial.check_training_memory(model, torch.device("cpu"))
+    initial.check_training_memory(model, torch.device("meta"))
 
 
 def test_a_training_that_does_not_fit_takes_no_memory(free, tmp_path):

@@ -20,9 +20,10 @@ from typing import Any
 import safetensors
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from saccade.errors import SaccadeError
+from saccade.model.run import named_weights
 from saccade.train.distributed.parts import copy_part
 
 WHOLE_VERSION, SHARDED_VERSION = 1, 2  # of the format; raised when it changes incompatibly
@@ -68,6 +69,19 @@ class Checkpoint:
         with safetensors.safe_open(self.path / f"{name}.safetensors", framework="pt") as file:
             tensors = ((key, file.get_tensor(key)) for key in file.keys())  # noqa: SIM118
             return {key: (tensor.shape, tensor.dtype) for key, tensor in tensors}
+
+    def check_shapes(self, model: nn.Module) -> None:
+        """Raise unless the checkpoint has exactly the tensors of a model, as it has if the recipe was not edited."""
+        expected = {name: tuple(tensor.shape) for name, tensor in named_weights(model).items()}
+        shapes = {name: tuple(shape) for name, (shape, _) in self.load_shapes("model").items()}
+        hint = "put recipe.toml back as it was, or train a new run"
+        for name in sorted(expected.keys() | shapes.keys()):
+            if name not in shapes or name not in expected:
+                problem = "lacks" if name not in shapes else "has an unknown"
+                raise SaccadeError(f"{self.path} {problem} tensor {name!r}; {hint}")
+            if shapes[name] != expected[name]:
+                problem = f"{name} must be {expected[name]} by the recipe, got {shapes[name]}"
+                raise SaccadeError(f"{self.path}: {problem}; {hint}")
 
     def load_into(self, name: str, targets: Tensors) -> None:
         """Load tensors of a group into these, in place; of a DTensor only the part of this process."""

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
 
+from saccade.allocation import format_bytes, is_free
 from saccade.data.batching.batch import Batch
 from saccade.errors import LocalError, ProcessLost, SaccadeError
 from saccade.train import checkpoint
 from saccade.train.machine import reseed
 from saccade.train.session import Session
 
+COPIES = 2  # of the output of a linear layer: also what is computed from it, and later its gradient
+MIN_CHECKED_BYTES = 2**26  # smaller outputs are not worth a look at the memory
 # Messages of a RuntimeError: CUDA and Apple GPUs; the allocator of CPUs on Linux and macOS, on Windows; cuBLAS
 OUT_OF_MEMORY = ("out of memory", "DefaultCPUAllocator", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
@@ -28,6 +33,21 @@ def is_out_of_memory(error: BaseException | None) -> bool:
             return True
         error = error.__context__
     return False
+
+
+class ProductGuard(TorchFunctionMode):
+    """Lets a linear layer whose output does not fit into the free memory of the CPU raise an OutOfMemoryError.
+
+    Linux grants more memory than there is, and ends the process that uses it.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.linear and isinstance(args[0], torch.Tensor):
+            x, weight = args[:2]
+            needed = COPIES * x.element_size() * weight.shape[0] * (x.numel() // max(1, x.shape[-1]))
+            if needed >= MIN_CHECKED_BYTES and not is_free(needed):
+                raise torch.OutOfMemoryError(f"out of memory: {format_bytes(needed)} for a linear layer")
+        return func(*args, **(kwargs or {}))
 
 
 @contextmanager
@@ -84,8 +104,12 @@ class StepBatches:
     def attempt(self) -> Iterator[None]:
         """Out of memory inside the block ends it and sets `failed`; with on_out_of_memory = "stop" it is raised."""
         self.failed = False
+        s = self._s
+        # The first step shows whether batches of this size fit; in the others, the guard would only take time.
+        is_checked = s.device.type == "cpu" and not s.memory.completed_step and not s.recipe.train.compile
         try:
-            yield
+            with ProductGuard() if is_checked else nullcontext():
+                yield
         except RuntimeError as error:
             if not (self._s.splits_on_out_of_memory and is_out_of_memory(error)):
                 raise

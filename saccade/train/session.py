@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from saccade.config.schema import Recipe, Train
 from saccade.data.sources.filtering import FilterReport
 from saccade.data.store.streaming import get_epoch, merge_states, restart_epoch
 from saccade.data.tokenization.tokenizers import Tokenizers
-from saccade.errors import Diverged, SaccadeError
+from saccade.errors import Diverged
 from saccade.model.model import Model
 from saccade.model.run import named_weights
 from saccade.runs import CHECKPOINTS
@@ -226,23 +226,9 @@ def get_data_position(position: dict[str, Any], settings: Train, report: Callabl
     }
 
 
-def check_checkpoint_shapes(found: Checkpoint, model: nn.Module) -> None:
-    """Raise unless a checkpoint has exactly the tensors of the model, as it has if the recipe was not edited."""
-    expected = {name: tuple(tensor.shape) for name, tensor in named_weights(model).items()}
-    shapes = {name: tuple(shape) for name, (shape, _) in found.load_shapes("model").items()}
-    hint = "put recipe.toml back as it was, or train a new run"
-    for name in sorted(expected.keys() | shapes.keys()):
-        if name not in shapes or name not in expected:
-            problem = "lacks" if name not in shapes else "has an unknown"
-            raise SaccadeError(f"{found.path} {problem} tensor {name!r}; {hint}")
-        if shapes[name] != expected[name]:
-            problem = f"{name} must be {expected[name]} by the recipe, got {shapes[name]}"
-            raise SaccadeError(f"{found.path}: {problem}; {hint}")
-
-
 def restore_session(s: Session, found: Checkpoint) -> None:
     """Restore a session from a checkpoint; the position in the data is restored before."""
-    check_checkpoint_shapes(found, s.model)
+    found.check_shapes(s.model)
     found.load_into("model", named_weights(s.model))
     restore_optimizer(s.optimizer, s.model, found)
     if s.average is not None:

@@ -8,13 +8,10 @@ from pathlib import Path
 
 import torch
 
-from saccade.allocation import check_allocation, format_bytes
 from saccade.config.schema import Optimizer, Recipe, Train
 from saccade.data.prepare import prepare
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
-from saccade.model.build.allocation import AllocationGuard, OversizedTensorError
-from saccade.model.model import Model
 from saccade.runs import CARD, CHECKPOINTS, RECIPE, WEIGHTS
 from saccade.train import checkpoint
 from saccade.train.assemble import build_session
@@ -24,11 +21,8 @@ from saccade.train.distributed.ranks import Ranks
 from saccade.train.folder import check_disk_space, initialize_folder
 from saccade.train.log import format_banner, open_notebook
 from saccade.train.pace import adopt_planned_steps, warn_of_days
-from saccade.train.session import Session, check_checkpoint_shapes, get_data_position, restore_session
-from saccade.train.transfer.model import build_initial_model, build_on_meta
-
-FLOAT32_BYTES = 4
-MAX_UNCHECKED_BYTES = 2**28  # of a model; of a larger one, sizes are checked before it is built
+from saccade.train.session import Session, get_data_position, restore_session
+from saccade.train.transfer.model import build_checked_model, build_on_meta
 
 
 def open_session(recipe: Recipe, run: Path, *, ranks: Ranks, device: torch.device, resumed: bool) -> Session:
@@ -50,7 +44,7 @@ def open_session(recipe: Recipe, run: Path, *, ranks: Ranks, device: torch.devic
         recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=settings)})
     ranks = arrange_processes(recipe, data.tokenizers, ranks=ranks, device=device, report=report)
     if ranks.mesh is None:
-        model, notes = build_within_memory(recipe, data.tokenizers, found=found, device=device, report=report)
+        model, notes = build_checked_model(recipe, data.tokenizers, found=found, device=device, report=report)
     else:
         from saccade.train.distributed.shard import build_sharded_model
 
@@ -107,43 +101,6 @@ def arrange_processes(
         return ranks
     report(mesh.describe_layout(layout, recipe.train, sizes, memory=memory))
     return mesh.join_mesh(ranks, layout, device)
-
-
-def build_within_memory(
-    recipe: Recipe,
-    tokenizers: Tokenizers,
-    *,
-    found: Checkpoint | None,
-    device: torch.device,
-    report: Callable[[str], None],
-) -> tuple[Model, list[str]]:
-    """Build the initial model; a large one first on the meta device, so that it is refused before memory is taken."""
-    try:
-        with AllocationGuard(total=MAX_UNCHECKED_BYTES):
-            model, notes = build_initial_model(recipe, tokenizers, fresh=found is None)
-    except OversizedTensorError:
-        planned = build_on_meta(recipe, tokenizers)
-        if found is not None:
-            check_checkpoint_shapes(found, planned)
-        needed = check_training_memory(planned, device)
-        report(f"weights, gradients and optimizer take {format_bytes(needed)} of memory")
-        return build_initial_model(recipe, tokenizers, fresh=found is None)
-    check_training_memory(model, device)
-    return model, notes
-
-
-def check_training_memory(model: Model, device: torch.device) -> int:
-    """Return the bytes that training a model takes without activations, and refuse one for which they are not free.
-
-    These are gradients and optimizer state, three numbers for each trained parameter, and weights not yet allocated.
-    """
-    count = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    missing = sum(parameter.numel() for parameter in model.parameters() if parameter.is_meta)
-    needed = FLOAT32_BYTES * (3 * count + missing)
-    if device.type == "cpu":
-        hint = "train a smaller model, or fewer of its parameters (freeze, train.lora)"
-        check_allocation(needed, f"training {count:,} parameters", hint)
-    return needed
 
 
 def check_unfinished(run: Path) -> None:

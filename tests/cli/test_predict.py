@@ -206,7 +206,7 @@ def test_terms_of_a_file_are_in_the_outputs(cli, run, tmp_path):
 
 
 def test_a_term_that_the_model_does_not_know_is_reported_with_its_line(cli, run, tmp_path):
-    (tmp_path / "terms.tsv").write_text("June\t99\nMay\t☃\n")
+    (tmp_path / "terms.tsv").write_text("June\t99\nMay\t☃\n", encoding="utf-8")
     result = cli("predict", run, *TEXTS, "--terms", "terms.tsv", "--beam", 3)
     message = (
         "the target phrase '☃' has letters or words that the model does not know; use other words or remove the term"

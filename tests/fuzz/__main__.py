@@ -58,11 +58,14 @@ def print_damage(summary: DamageSummary) -> int:
     return 1 if summary.faults else 0
 
 
-def leave_root(save: Path) -> None:
+def leave_root(save: Path, tally: Path | None) -> None:
     """Start again as an unprivileged user who may read everything: fuzzed paths must not change files of the system."""
     if os.getuid() != 0:
         return
     save.chmod(0o777)
+    if tally is not None:
+        tally.touch()
+        tally.chmod(0o666)
     command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     [held] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapPrm")]
     if int(held.split()[1], 16) & CAP_DAC_READ_SEARCH:
@@ -74,7 +77,7 @@ def main() -> int:
     options = parse_arguments()
     save = options.save or Path(tempfile.mkdtemp(prefix="saccade-faults-"))
     save.mkdir(parents=True, exist_ok=True)
-    leave_root(save)
+    leave_root(save, options.tally)
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
     number, _, count = options.shard.partition("/")
     if options.replay:

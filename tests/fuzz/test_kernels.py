@@ -1,16 +1,18 @@
 """Memory that ends at a page without access, and the rounds of C kernels that use it."""
 
 import ctypes
+import math
 import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from kernels import GuardedMemory, guard_tensors
+from kernels import GuardedMemory, check_int8_product, guard_tensors
 
 PROGRAM = Path(__file__).with_name("kernels.py")
 
@@ -40,6 +42,26 @@ def test_new_tensors_lie_in_guarded_memory_and_keep_their_values():
         any(start <= tensor.data_ptr() < start + size for start, size in memory.pages) for tensor in (moved, copied)
     ]
     assert inside == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "right"),
+    [
+        (2.0, 2.01, True),  # inputs are rounded
+        (2.0, 2.02, False),
+        (math.inf, 1e39, True),  # more than float32 holds
+        (math.inf, 1e30, False),
+        (-math.inf, 1e39, False),
+        (math.nan, 1e39, False),
+        (1e38, 1e39, False),
+    ],
+)
+def test_an_int8_product_is_compared_with_float64(found, expected, right):
+    import torch
+
+    values = torch.tensor([found]), torch.tensor([expected], dtype=torch.float64), torch.tensor([0.011])
+    with nullcontext() if right else pytest.raises(AssertionError, match="more than rounding"):
+        check_int8_product(*values)
 
 
 @pytest.mark.slow

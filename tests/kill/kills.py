@@ -13,6 +13,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -40,16 +41,20 @@ class Tally:
 
 
 class Moment:
-    """When a process kills itself: at the n-th write; `half` of the next content is written before."""
+    """When a process kills itself: at the n-th write; with `half`, half of the content is in the file by then."""
 
     def __init__(self, number: int, kind: int, half: bool) -> None:
         self.number, self.kind, self.half = number, kind, half
         self.armed, self.seen = True, 0
 
-    def pass_write(self) -> None:
+    def pass_write(self, descriptor: int | None = None) -> None:
+        """Count a write; `descriptor` is that of a file whose content is there, and about to be flushed."""
         self.seen += 1
         if self.armed and self.seen == self.number:
             self.armed = False
+            if descriptor is not None and self.half and self.kind == signal.SIGKILL:  # nothing is done after this
+                with suppress(OSError):  # a folder, or a file that is open for reading
+                    os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
             os.kill(os.getpid(), self.kind)
 
 
@@ -69,19 +74,22 @@ def name_write(event: str, arguments: tuple[Any, ...]) -> str:
     return f"{event.removeprefix('os.')} {short}"
 
 
-def watch_writes(found: Callable[[str], None]) -> None:
-    """Call back before each write of this process, and at each fsync; cannot be undone, so only in a child."""
+def watch_writes(found: Callable[[str, int | None], None]) -> None:
+    """Call back before each write of this process, and at each fsync with the open file.
+
+    This cannot be undone, so only in a child.
+    """
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open" or event in WRITES:
             name = name_write(event, arguments)
             if name:
-                found(name)
+                found(name, None)
 
     fsync = os.fsync
 
     def sync(descriptor: int) -> None:
-        found(f"fsync {'folder' if os.path.isdir(f'/proc/self/fd/{descriptor}') else 'file'}")
+        found(f"fsync {'folder' if os.path.isdir(f'/proc/self/fd/{descriptor}') else 'file'}", descriptor)
         fsync(descriptor)
 
     os.fsync = sync  # type: ignore[assignment]
@@ -174,11 +182,11 @@ class Place:
                 os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
             if record is not None and rank == 0:
                 file = os.open(record, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-                watch_writes(lambda name: void(os.write(file, f"{name}\n".encode())))
+                watch_writes(lambda name, _: void(os.write(file, f"{name}\n".encode())))
             if moment is not None and rank == target:
                 if moment.half:
                     write_halves(moment)
-                watch_writes(lambda name: moment.pass_write())
+                watch_writes(lambda _, descriptor: moment.pass_write(descriptor))
             train_or_resume(training, self.run)
 
         begin = time.monotonic()

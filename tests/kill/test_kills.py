@@ -104,3 +104,13 @@ def test_a_moment_comes_once(monkeypatch):
     for _ in range(6):
         moment.pass_write()
     assert sent == [signal.SIGTERM]
+
+
+@pytest.mark.parametrize(("kind", "size"), [(signal.SIGKILL, 500), (signal.SIGTERM, 1000)])
+def test_a_process_that_is_killed_before_the_flush_leaves_half_of_a_file(monkeypatch, tmp_path, kind, size):
+    """Not one that may go on after the signal: what it has written must stay whole."""
+    monkeypatch.setattr(os, "kill", lambda process, number: None)
+    with (tmp_path / "file").open("wb", buffering=0) as file:
+        file.write(b"w" * 1000)
+        Moment(1, kind, half=True).pass_write(file.fileno())
+    assert (tmp_path / "file").stat().st_size == size

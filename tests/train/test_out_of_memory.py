@@ -11,7 +11,7 @@ from test_step import FIRST, SECOND, session
 
 from saccade.data.batching.batch import Batch, Frames, Pictures, pad
 from saccade.errors import SaccadeError
-from saccade.train import loop
+from saccade.train import loop, out_of_memory
 from saccade.train.batches.pack import pack_batch
 from saccade.train.distributed.ranks import Ranks
 from saccade.train.loss import MicroBatchLoss
@@ -380,3 +380,27 @@ def test_all_processes_split_when_one_runs_out_of_memory(processes, tmp_path, po
     weights, same = load_file(one / "model.safetensors"), load_file(two / "model.safetensors")
     for name, tensor in weights.items():
         torch.testing.assert_close(same[name], tensor, atol=1e-5, rtol=0)
+
+
+class FreeMemory:
+    """Free memory for the outputs of linear layers of some rows."""
+
+    def __init__(self, monkeypatch, free):
+        self.asked = []
+        monkeypatch.setattr(out_of_memory, "MIN_CHECKED_BYTES", 0)
+        monkeypatch.setattr(out_of_memory, "is_free", lambda needed: self.asked.append(needed) or needed <= free)
+
+
+def test_a_linear_layer_that_does_not_fit_on_the_cpu_splits_the_batch(monkeypatch):
+    """The widest output, of queries, keys and values, has 5 x 5 x 42 floats; there is room for three rows, twice."""
+    whole = session([WHOLE], **SMOOTH)
+    loop.optimizer_step(whole)
+    s, memory = logged([WHOLE, WHOLE], accumulate=1, **SMOOTH), FreeMemory(monkeypatch, 2 * 4 * 3 * 5 * 42)
+
+    loop.optimizer_step(s)
+
+    assert s.progress.split == 2 and "out of memory; from here on a batch is split into 2" in s.log.lines[0]
+    assert_same_weights(whole, s, atol=1e-7, rtol=1e-5)
+    asked = len(memory.asked)
+    loop.optimizer_step(s)
+    assert len(memory.asked) == asked  # not in further steps
