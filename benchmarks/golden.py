@@ -44,7 +44,7 @@ RENAMED_KEYS: dict[str, str] = get_renamed_paths()  # dotted key of a recipe in 
 PACKAGES = ("saccade", "saccade_worlds")
 RENAMED_SCORES = {"gaze": "attention_lift"}  # name of a metric in the other tree: name here
 UNCOMPARED = re.compile(
-    r"run files/plugins\.json|state/.* progress\.(split|planned_steps|planned_minutes)|evaluate/.*signature"
+    r"run files/(plugins\.json|example.*)|state/.* progress\.(split|planned_steps|planned_minutes)|evaluate/.*signature"
 )  # new, or only words
 # By recipe: facts that were wrong there. LSH attention padded sequences to other lengths than the released Reformer.
 CORRECTED = {"reformer": re.compile(r"(own settings|greedy|beam|sampled|int8|attention)/.*")}
