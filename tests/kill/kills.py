@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import shutil
@@ -212,6 +213,13 @@ def find_port() -> int:
         return int(free.getsockname()[1])
 
 
+def read_parts(path: Path) -> tuple[Any, bytes]:
+    """The header and the tensors of a safetensors file; the keys of metadata are written in no fixed order."""
+    content = path.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    return json.loads(content[8:start]), content[start:]
+
+
 def read_result(run: Path) -> dict[str, Any]:
     """What must be the same: final weights, the newest checkpoint, and all losses that were logged."""
     from saccade.runs import read_metrics
@@ -220,7 +228,7 @@ def read_result(run: Path) -> dict[str, Any]:
     newest = max((run / "checkpoints").glob("step-*"), key=lambda path: int(path.name[5:]))
     return {
         "weights": (run / "model.safetensors").read_bytes(),
-        "checkpoint": [(newest.name, path.name, path.read_bytes()) for path in sorted(newest.glob("*.safetensors"))],
+        "checkpoint": [(newest.name, path.name, *read_parts(path)) for path in sorted(newest.glob("*.safetensors"))],
         "losses": [(line["event"], line["step"], line.get("loss")) for line in lines],
         "leftovers": sorted(path.name for path in run.rglob(".*") if path.name != ".training"),
     }

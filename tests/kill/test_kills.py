@@ -32,7 +32,7 @@ def train(run: Path, *, atomic: bool = True, counts_restarts: bool = False) -> N
     for step in range(done + 1, STEPS + 1):
         partial = folder / "partial"
         partial.mkdir(exist_ok=True)
-        (partial / "model.safetensors").write_bytes(b"w" * 1000 * step)
+        (partial / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}" + b"w" * 1000 * step)
         partial.rename(folder / f"step-{step}")
     weights = b"final" * 1000 + (starts.read_bytes() if counts_restarts else b"")
     write(run / "metrics.jsonl", json.dumps({"event": "train", "step": STEPS, "loss": 1.0}).encode(), atomic=True)
