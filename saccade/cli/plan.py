@@ -46,7 +46,7 @@ Mfu = Annotated[
     ),
 ]
 ShowTable = Annotated[
-    bool, typer.Option("--table", help="Print a table of growing models (BERT to GPT-3), with our parameter counts.")
+    bool, typer.Option("--table", help="Print a table of growing models (Transformer to Gopher), with our parameter counts.")
 ]
 
 
