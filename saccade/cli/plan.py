@@ -46,7 +46,7 @@ Mfu = Annotated[
     ),
 ]
 ShowTable = Annotated[
-    bool, typer.Option("--table", help="Print a table of growing models (Transformer to Gopher), with our parameter counts.")
+    bool, typer.Option("--table", help="Print a table of growing models, Transformer to Gopher, as counted here.")
 ]
 
 
