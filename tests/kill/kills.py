@@ -213,11 +213,24 @@ def find_port() -> int:
         return int(free.getsockname()[1])
 
 
-def read_parts(path: Path) -> tuple[Any, bytes]:
-    """The header and the tensors of a safetensors file; the keys of metadata are written in no fixed order."""
-    content = path.read_bytes()
-    start = 8 + int.from_bytes(content[:8], "little")
-    return json.loads(content[8:start]), content[start:]
+def read_tensors(checkpoint: Path) -> dict[tuple[str, str, str], tuple[str, str, bytes]]:
+    """Type, shape and bytes of each tensor of a checkpoint, by file, name and offsets of the part.
+
+    Which process writes a tensor that several of them have is not fixed, so that files of processes count as one.
+    """
+    found: dict[tuple[str, str, str], tuple[str, str, bytes]] = {}
+    for path in sorted(checkpoint.glob("*.safetensors")):
+        content = path.read_bytes()
+        start = 8 + int.from_bytes(content[:8], "little")
+        header = json.loads(content[8:start])
+        offsets = json.loads(header.pop("__metadata__", {}).get("DCP_SHARDING_INFO", "{}"))
+        file = "" if path.name.startswith("shard-") else path.name
+        for name, tensor in header.items():
+            begin, end = (start + offset for offset in tensor["data_offsets"])
+            key = (file, name, str(offsets.get(name)))
+            assert key not in found, f"{key} occurs twice"
+            found[key] = (tensor["dtype"], str(tensor["shape"]), content[begin:end])
+    return found
 
 
 def read_result(run: Path) -> dict[str, Any]:
@@ -228,7 +241,7 @@ def read_result(run: Path) -> dict[str, Any]:
     newest = max((run / "checkpoints").glob("step-*"), key=lambda path: int(path.name[5:]))
     return {
         "weights": (run / "model.safetensors").read_bytes(),
-        "checkpoint": [(newest.name, path.name, *read_parts(path)) for path in sorted(newest.glob("*.safetensors"))],
+        "checkpoint": (newest.name, read_tensors(newest)),
         "losses": [(line["event"], line["step"], line.get("loss")) for line in lines],
         "leftovers": sorted(path.name for path in run.rglob(".*") if path.name != ".training"),
     }
