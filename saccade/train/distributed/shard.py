@@ -40,8 +40,9 @@ def shard_model(model: Model, mesh: Any) -> None:
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
     # Blocks return views of their output, which nothing changes in place.
     warnings.filterwarnings("ignore", r"FSDP2-wrapped module .* returned a view", UserWarning)
-    group = mesh["data", "shard"]
-    size = group["shard"].size()
+    # With one replica, a mesh of one dimension saves an all-reduce for each block.
+    group = mesh["shard"] if mesh["data"].size() == 1 else mesh["data", "shard"]
+    size = mesh["shard"].size()
 
     def choose_placement(parameter: nn.Parameter) -> Shard:
         """Shard the first dimension that can be split evenly, so that all processes hold equally much."""
