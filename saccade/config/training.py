@@ -557,8 +557,9 @@ class Train(Table):
     """Pack sequences into rows without padding. None: where the model supports it and it is faster."""
     cuda_graphs: bool | None = None
     """Run training steps as CUDA graphs, one for each batch shape, which saves the launch time of small models. Several
-    processes then exchange gradients after the backward pass, not during it. None: where possible, which excludes
-    shards and tensor parallelism."""
+    processes then exchange gradients after the backward pass, not during it. With shards, a graph holds the exchange of
+    parameters and gradients, and is used where all processes have batches of one shape. None: where possible, but not
+    with shards over several processes. Tensor parallelism has none."""
     recompute: bool = False
     """Activation checkpointing: recompute activations in the backward pass. Saves memory, costs one more forward pass.
     """

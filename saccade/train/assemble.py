@@ -38,7 +38,7 @@ def build_session(
     objectives = build_objectives(recipe, tokenizer=data.tokenizers.source, average=average, rows=data.train)
     augmentation = build_augmentation(recipe)
     loss = MicroBatchLoss(model, objectives=objectives, settings=settings, device=device, augmentation=augmentation)
-    layout = choose_layout(recipe, model, objectives, device=device, is_sharded=ranks.mesh is not None)
+    layout = choose_layout(recipe, model, objectives, device=device, ranks=ranks)
     live = recipe.task.batches_depend_on_model
     total = compute_total_steps(settings, data.train)
     prefetcher = Prefetcher(stream, device=device, transform=None if live else layout.transform, prefetch=not live)
@@ -73,7 +73,8 @@ def build_session(
     captures_passes = layout.use_cuda_graphs and (ranks.is_distributed or settings.accumulate > 1)
     if captures_passes or (session.splits_on_out_of_memory and ranks.is_distributed):
         session.buckets = GradientBuckets(loss)
-        ranks.broadcast_module(loss)
+        if ranks.mesh is None:
+            ranks.broadcast_module(loss)
     else:
         session.ddp_loss = ranks.wrap_ddp(loss, device)
     return session

@@ -1,8 +1,9 @@
 """Training steps as CUDA graphs, one for each batch shape: one launch instead of some thousand.
 
 A graph holds either a whole step (one process, one micro-batch), or the forward and backward pass of a micro-batch;
-then gradients are exchanged between graphs, and the update is a graph of its own. Collective operations stay outside:
-NCCL demands that all processes capture the same one or none, and their batches have different shapes.
+then gradients are exchanged between graphs, and the update is a graph of its own. NCCL demands that all processes
+capture the same collective operations or none: those of a sharded model are captured where all processes have batches
+of one shape, and other collective operations stay outside.
 """
 
 from __future__ import annotations
@@ -71,15 +72,18 @@ class CudaGraphs:
     Its tensors must have the same sizes for the same shape. The sums that it returns are overwritten by later calls.
     """
 
-    def __init__(self, step: Step, recorder: GraphRecorder) -> None:
-        self.step, self.recorder = step, recorder
+    def __init__(self, step: Step, recorder: GraphRecorder, *, agree: Callable[[Hashable], bool] | None = None) -> None:
+        """`agree` says whether a shape is the same in all processes; other steps run eagerly. None: it need not be."""
+        self.step, self.recorder, self.agree = step, recorder, agree
         self.seen_shapes: set[Hashable] = set()
         self.captured: dict[Hashable, CapturedStep] = {}
 
     def __call__(self, batch: Batch) -> LossSums:
         shape = get_shape_key(batch)
-        if shape not in self.seen_shapes:
-            self.seen_shapes.add(shape)
+        agreed = self.agree is None or self.agree(shape)
+        if not agreed or shape not in self.seen_shapes:
+            if agreed:
+                self.seen_shapes.add(shape)
             return self.recorder.run(lambda: self.step(batch))
         if shape not in self.captured:
             static = clone_batch(batch)

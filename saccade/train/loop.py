@@ -14,6 +14,7 @@ from saccade.data.batching.batch import Batch
 from saccade.train.attention_watch import record_attention, should_record_attention
 from saccade.train.average import select_steps
 from saccade.train.capture import CudaGraphs, GraphRecorder, UpdateGraph
+from saccade.train.distributed.gradients import clip_gradients
 from saccade.train.distributed.parts import get_local
 from saccade.train.folder import write_skipped_rows
 from saccade.train.loss import LossSums, Step
@@ -86,7 +87,9 @@ def prepare_cuda_graphs(s: Session) -> None:
         return
     recorder = GraphRecorder(s.generator)
     step = compute_step if s.buckets is None else compute_passes
-    s.cuda_graphs = CudaGraphs(functools.partial(step, s), recorder)
+    # Graphs of a sharded model hold collective operations.
+    agree = s.ranks.all_equal if s.ranks.mesh is not None else None
+    s.cuda_graphs = CudaGraphs(functools.partial(step, s), recorder, agree=agree)
     s.update_graph = None if s.buckets is None else UpdateGraph(functools.partial(apply_gradients, s), recorder)
 
 
@@ -154,7 +157,8 @@ def zero_gradients(s: Session) -> None:
 def update_weights(s: Session, sums: torch.Tensor) -> None:
     """Update the weights by the gradients of all micro-batches; `sums` are those of the loss and of its count."""
     loss, count = s.ranks.all_reduce(sums)
-    if s.buckets is None:  # DistributedDataParallel and FSDP2 have averaged over processes in the backward pass
+    if s.buckets is None or s.ranks.mesh is not None:
+        # DistributedDataParallel and FSDP2 have averaged over processes in the backward pass.
         scale = s.ranks.batch_world / count.clamp(min=1)
     else:
         s.buckets.sum_over_ranks(s.ranks)
@@ -202,8 +206,9 @@ def compute_step(s: Session, batch: Batch) -> LossSums:
 
 def compute_passes(s: Session, batch: Batch) -> LossSums:
     """Forward and backward pass of a micro-batch, which add to the gradients, so that a CUDA graph can hold them."""
-    losses: LossSums = s.loss(batch, s.generator)
-    losses.total.backward()
+    with s.buckets.add_backward():
+        losses: LossSums = s.loss(batch, s.generator)
+        losses.total.backward()
     return losses._replace(total=losses.total.detach())
 
 
@@ -214,7 +219,7 @@ def apply_gradients(s: Session, scale: torch.Tensor) -> None:
     gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
     torch._foreach_mul_([get_local(gradient) for gradient in gradients], scale)
     if s.recipe.train.clip:
-        torch.nn.utils.clip_grad_norm_(trained, s.recipe.train.clip)
+        clip_gradients(trained, s.recipe.train.clip, ranks=s.ranks)
     s.optimizer.step()
 
 

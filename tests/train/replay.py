@@ -1,7 +1,8 @@
 """CUDA graphs on the CPU: a recorder that logs operators instead of launching them, and runs them again when replayed.
 
 As on a GPU, recording changes nothing, a replay runs no Python, reads and writes the same memory, and takes random
-numbers from the generators as they are then; reading a value on the host fails.
+numbers from the generators as they are then; reading a value on the host fails. Collective operations and the memory
+that FSDP2 frees and allocates are part of a recording.
 """
 
 import contextlib
@@ -9,7 +10,8 @@ import functools
 from unittest import mock
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.distributed import Work
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from saccade.layers.losses import cross_entropy
@@ -17,6 +19,7 @@ from saccade.train import assemble, loop
 from saccade.train.batches import layout
 from saccade.train.batches.pack import pack_batch
 from saccade.train.capture import Recording
+from saccade.train.distributed.parts import get_local
 
 
 class OperatorLog(TorchDispatchMode):
@@ -37,16 +40,41 @@ class OperatorLog(TorchDispatchMode):
         self.calls.append((operator, args, kwargs, outputs))
         return outputs
 
+    def __enter__(self):
+        resize, wait = torch.UntypedStorage.resize_, Work.wait
+
+        def log_resize(storage, size):
+            self.calls.append((resize, (storage, size), {}, None))
+            return resize(storage, size)
+
+        def wait_unlogged(work, *arguments):  # gloo may copy its result now, and again after a replay
+            with _disable_current_modes():
+                return wait(work, *arguments)
+
+        self.patches = contextlib.ExitStack()
+        self.patches.enter_context(mock.patch.object(torch.UntypedStorage, "resize_", log_resize))
+        self.patches.enter_context(mock.patch.object(Work, "wait", wait_unlogged))
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        self.patches.close()
+
     def undo(self):
-        for tensor, value in self.changed.values():
-            tensor.copy_(value)
+        for tensor, value in reversed(self.changed.values()):  # they may share memory
+            if get_local(tensor).untyped_storage().size():  # not of a gathered parameter, which is freed
+                tensor.copy_(value)
 
     def replay(self):
         for operator, args, kwargs, outputs in self.calls:
             found = operator(*args, **kwargs)
             for old, new in zip(tree_leaves(outputs), tree_leaves(found), strict=True):
-                if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
-                    old.copy_(new)
+                if isinstance(old, torch.Tensor):
+                    old, new = get_local(old), get_local(new)
+                    if old.data_ptr() != new.data_ptr():
+                        old.copy_(new)
+                elif isinstance(new, torch.ScriptObject) and operator.namespace == "c10d":
+                    Work.unbox(new).wait()
 
 
 class OperatorRecorder:
@@ -102,7 +130,7 @@ def gpu_steps(*, graphs):
     OperatorRecorder.counts = {"recorded": 0, "replayed": 0}
     with (
         mock.patch.object(layout, "choose_transform", packed),
-        mock.patch.object(layout, "should_capture", lambda recipe, *, is_sharded, **others: graphs and not is_sharded),
+        mock.patch.object(layout, "should_capture", lambda recipe, *, ranks, **others: graphs and ranks.tensor == 1),
         mock.patch.object(assemble, "build_optimizer", optimizer),
         mock.patch.object(loop, "GraphRecorder", OperatorRecorder),
         mock.patch.object(cross_entropy, "compute_loss_rows_reference", compute_loss_rows),

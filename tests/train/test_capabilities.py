@@ -15,6 +15,7 @@ from saccade.model.build.model import build
 from saccade.train.batches.layout import can_capture_padded, choose_layout, should_capture
 from saccade.train.batches.pack import pack_batch, pack_if_padded
 from saccade.train.batches.static_shapes import pad_to_static_shape
+from saccade.train.distributed.ranks import Ranks
 from saccade.train.objectives.objectives import build_objectives, next_token_loss
 
 SIZE, DIM = 13, 8
@@ -112,7 +113,7 @@ PARTS = {
 @pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
 def test_parts_that_declare_packed_rows_are_given_them_with_the_same_loss(parts, batch: Batch):
     recipe, model = make(**parts)
-    layout = choose_layout(recipe, model, build_objectives(recipe), device=torch.device("cpu"), is_sharded=False)
+    layout = choose_layout(recipe, model, build_objectives(recipe), device=torch.device("cpu"), ranks=Ranks())
     assert layout.transform is pack_if_padded
     ours, theirs = (next_token_loss(model, given, torch.Generator()) for given in (pack_batch(batch), batch))
     torch.testing.assert_close([term.sum for term in ours.values()], [term.sum for term in theirs.values()])
@@ -122,7 +123,7 @@ def test_parts_that_declare_packed_rows_are_given_them_with_the_same_loss(parts,
 def test_parts_that_declare_static_shapes_can_be_cuda_graphs(parts, batch: Batch):
     recipe, model = make(**parts, pack=False)
     holds = can_capture_padded(model, build_objectives(recipe), requested=False)
-    assert holds and should_capture(recipe, capturable=holds, is_sharded=False, device=torch.device("cuda"))
+    assert holds and should_capture(recipe, capturable=holds, ranks=Ranks(), device=torch.device("cuda"))
     ours, theirs = (
         next_token_loss(model, given, torch.Generator()) for given in (pad_to_static_shape(batch, budget=64), batch)
     )
@@ -144,7 +145,7 @@ SILENT = {
 def test_parts_that_declare_nothing_get_padded_batches_and_the_log_says_why(reason, parts, caplog):
     recipe, model = make(**parts)
     with caplog.at_level(logging.INFO, logger="saccade"):
-        layout = choose_layout(recipe, model, build_objectives(recipe), device=torch.device("cpu"), is_sharded=False)
+        layout = choose_layout(recipe, model, build_objectives(recipe), device=torch.device("cpu"), ranks=Ranks())
     assert layout == (None, False)
     assert f"batches are padded, not packed: {reason}" in caplog.messages
     assert not can_capture_padded(model, [], requested=True)
@@ -168,5 +169,5 @@ def test_the_log_says_which_blocks_are_not_compiled(caplog):
     recipe, model = make(compile=True)
     model.reader.stack.score_problem = "attention score Own declares no static shapes"
     with caplog.at_level(logging.INFO, logger="saccade"):
-        choose_layout(recipe, model, build_objectives(recipe), device=torch.device("cpu"), is_sharded=False)
+        choose_layout(recipe, model, build_objectives(recipe), device=torch.device("cpu"), ranks=Ranks())
     assert "blocks are not compiled: attention score Own declares no static shapes" in caplog.messages

@@ -1,14 +1,19 @@
 """Steps as CUDA graphs, which are recorded and replayed on the CPU."""
 
+import dataclasses
+
 import pytest
 import small
 import torch
 from replay import gpu_steps
 
+from saccade.data.batching.batch import Batch, pad
 from saccade.errors import SaccadeError
 from saccade.train import loop
 from saccade.train.batches.layout import should_capture
+from saccade.train.capture import CudaGraphs, Recording
 from saccade.train.distributed.gradients import ALIGNMENT, BUCKET_SIZE, GradientBuckets
+from saccade.train.distributed.ranks import Ranks
 
 SETTINGS = {"steps": 12, "batch_tokens": 48, "valid_every": 12, "save_every": 12, "report_every": 1, "clip": 0.5}
 
@@ -58,10 +63,45 @@ def test_gradients_keep_their_place_in_few_aligned_buckets():
     assert not any(flat.any() for flat in buckets.flat)
 
 
-def test_sharded_models_have_no_cuda_graphs():
-    settings = {"capturable": True, "is_sharded": True, "device": torch.device("cuda")}
-    assert not should_capture(small.small(), **settings)
-    with pytest.raises(
-        SaccadeError, match=r"train.cuda_graphs=true needs the whole model in each process \(train.para"
-    ):
-        should_capture(small.small(cuda_graphs=True), **settings)
+def test_sharded_models_have_cuda_graphs_in_one_process_or_if_requested():
+    """Graphs of several shards hold collective operations; tensor parallelism has none."""
+    settings = {"capturable": True, "device": torch.device("cuda")}
+    one, two = Ranks(mesh=object()), Ranks(world_size=2, mesh=object())
+    assert should_capture(small.small(), ranks=one, **settings)
+    assert not should_capture(small.small(), ranks=two, **settings)
+    assert should_capture(small.small(cuda_graphs=True), ranks=two, **settings)
+    assert not should_capture(small.small(cuda_graphs=False), ranks=one, **settings)
+    tensor = dataclasses.replace(two, tensor=2)
+    assert not should_capture(small.small(), ranks=tensor, **settings)
+    with pytest.raises(SaccadeError, match=r"train.cuda_graphs=true needs train.parallel.tensor=1; leave"):
+        should_capture(small.small(cuda_graphs=True), ranks=tensor, **settings)
+
+
+class CountingRecorder:
+    """Counts the functions that run eagerly, are recorded, and are replayed."""
+
+    def __init__(self):
+        self.eager = self.recorded = self.replayed = 0
+
+    def run(self, function):
+        self.eager += 1
+        return function()
+
+    def record(self, function):
+        self.recorded += 1
+        result = function()
+
+        def replay():
+            self.replayed += 1
+
+        return Recording(replay, result)
+
+
+def test_steps_are_graphs_only_where_all_processes_have_the_same_shape():
+    recorder, agreed = CountingRecorder(), [False, True, True, False, True]
+    graphs = CudaGraphs(lambda batch: batch, recorder, agree=lambda shape: agreed.pop(0))
+    batch = Batch({"source": pad([[4, 5], [6, 7, 8]])})
+    for _ in range(5):
+        graphs(batch)
+
+    assert (recorder.eager, recorder.recorded, recorder.replayed) == (3, 1, 2)

@@ -62,6 +62,7 @@ def trained(processes, tmp_path_factory):
         ("one", "eager", {"gpu_steps": "eager"}),
         ("ddp-2", "graphs", {"gpu_steps": "graphs"}),
         ("ddp-2", "no-memory", {"gpu_steps": "graphs", "on_out_of_memory": "split", "fault": ("memory", 1, 1)}),
+        ("fsdp-2", "shard-graphs", {"gpu_steps": "graphs"}),
     ]
     found = layouts.Group(processes, folder).run(jobs)
     return folder, found
@@ -100,6 +101,15 @@ def test_two_processes_with_cuda_graphs_train_as_one_without(trained):
     for rank in range(2):
         counts = found[7, rank]["counts"]
         assert counts["replayed"] > 2 * counts["recorded"] > 2
+
+
+def test_shards_with_cuda_graphs_train_as_one_process_without(trained):
+    """Collective operations are part of the graphs, which run where both processes have batches of one shape."""
+    folder, found = trained
+
+    assert_same_training(folder / "shard-graphs", folder / "eager")
+    counts = [found[9, rank]["counts"] for rank in range(2)]
+    assert counts[0] == counts[1] and counts[0]["replayed"] > 2 * counts[0]["recorded"] > 2
 
 
 def test_graphs_that_do_not_fit_in_one_process_are_dropped_in_all(trained):

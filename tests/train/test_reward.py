@@ -17,6 +17,7 @@ from saccade.model.writers.tokens import Step
 from saccade.predict.search.likelihood import compute_token_log_probs
 from saccade.score.metrics.gleu import sentence_gleu
 from saccade.train.batches.layout import should_capture, should_pack
+from saccade.train.distributed.ranks import Ranks
 from saccade.train.objectives import reward as module
 from saccade.train.objectives.objectives import build_objectives, next_token_loss
 from saccade.train.objectives.reward import compute_gleu, compute_states, reward_loss, sample_outputs
@@ -282,8 +283,8 @@ def test_an_objective_declares_that_it_generates_outputs():
         recipe.train, model, device, generates=True
     )
     one = validate({"train": {"steps": 1}})
-    assert should_capture(one, capturable=True, is_sharded=False, device=cuda, generates=False)
-    assert not should_capture(one, capturable=False, is_sharded=False, device=cuda, generates=True)
+    assert should_capture(one, capturable=True, ranks=Ranks(), device=cuda, generates=False)
+    assert not should_capture(one, capturable=False, ranks=Ranks(), device=cuda, generates=True)
 
 
 def test_impossible_settings_are_reported(batch):
@@ -291,7 +292,7 @@ def test_impossible_settings_are_reported(batch):
     with pytest.raises(SaccadeError, match="train.pack=true: an objective generates outputs.* leave train.pack out"):
         should_pack(train.train, make(transformer()), torch.device("cpu"), generates=True)
     with pytest.raises(SaccadeError, match="train.cuda_graphs=true needs objectives that do not generate outputs;"):
-        should_capture(train, capturable=False, is_sharded=False, device=torch.device("cuda"), generates=True)
+        should_capture(train, capturable=False, ranks=Ranks(), device=torch.device("cuda"), generates=True)
     with pytest.raises(SaccadeError, match="samples: expected at least 2, got 1"):
         validate({"objectives": [{"kind": "reward", "samples": 1}]})
     model = SimpleNamespace(writer=object())

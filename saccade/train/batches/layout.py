@@ -19,6 +19,7 @@ from saccade.model.model import Model
 from saccade.train.batches.pack import pack_batch, pack_if_padded
 from saccade.train.batches.prefetch import BatchTransform, pad_to_two
 from saccade.train.batches.static_shapes import pad_to_static_shape
+from saccade.train.distributed.ranks import Ranks
 from saccade.train.objectives.terms import Objective, generates_outputs, is_tested_on_picture_graphs
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ class Layout(NamedTuple):
 
 
 def choose_layout(
-    recipe: Recipe, model: Model, objectives: Sequence[Objective], *, device: torch.device, is_sharded: bool
+    recipe: Recipe, model: Model, objectives: Sequence[Objective], *, device: torch.device, ranks: Ranks
 ) -> Layout:
     """Choose the fastest layout that the model supports; the reasons against a faster one are logged."""
     settings, generates = recipe.train, any(map(generates_outputs, objectives))
@@ -40,7 +41,7 @@ def choose_layout(
         logger.info("blocks are not compiled: %s", problem)
     packed = should_pack(settings, model, device, generates=generates)
     capturable = packed or can_capture_padded(model, objectives, requested=bool(settings.cuda_graphs))
-    captures = should_capture(recipe, capturable=capturable, generates=generates, is_sharded=is_sharded, device=device)
+    captures = should_capture(recipe, capturable=capturable, generates=generates, ranks=ranks, device=device)
     padded = captures and not packed and get_capabilities(model.writer).padded_targets
     return Layout(choose_transform(settings, packed=packed, padded=padded, device=device), captures)
 
@@ -87,12 +88,12 @@ def can_capture_padded(model: Model, objectives: Sequence[Objective], *, request
 
 
 def should_capture(
-    recipe: Recipe, *, capturable: bool, is_sharded: bool, device: torch.device, generates: bool = False
+    recipe: Recipe, *, capturable: bool, ranks: Ranks, device: torch.device, generates: bool = False
 ) -> bool:
-    """Whether steps run as CUDA graphs: the whole model in each process, and no synchronization with the device.
+    """Whether steps run as CUDA graphs: no tensor parallelism, and no synchronization with the device.
 
     `capturable`: whether a graph can hold a step of this model. Raises a SaccadeError if graphs are requested and not
-    possible.
+    possible. Those of several shards hold collective operations of NCCL, and are used only if requested.
     """
     settings = recipe.train
     parts = (*recipe.objectives, settings.optimizer, *settings.augment)
@@ -101,7 +102,7 @@ def should_capture(
         "a CUDA device": device.type == "cuda",
         "objectives that do not generate outputs": not generates,
         "stacks that a graph can hold": capturable or generates,
-        "the whole model in each process (train.parallel.shard=1, tensor=1)": not is_sharded,
+        "train.parallel.tensor=1": ranks.tensor == 1,
         "train.recompute=false": not settings.recompute,
         f"capturable = True of your own kinds ({', '.join(undeclared)})": not undeclared,
     }
@@ -110,6 +111,10 @@ def should_capture(
         raise SaccadeError(f"train.cuda_graphs=true needs {' and '.join(missing)}; leave train.cuda_graphs out")
     if missing and device.type == "cuda":
         logger.info("training steps are not CUDA graphs, which need %s", " and ".join(missing))
+    shares = ranks.mesh is not None and ranks.world_size > 1
+    if shares and settings.cuda_graphs is None and not missing:
+        logger.info("training steps are not CUDA graphs: with shards they are if train.cuda_graphs=true")
+        return False
     return settings.cuda_graphs is not False and not missing
 
 

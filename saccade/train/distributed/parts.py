@@ -22,6 +22,18 @@ def get_local(tensor: Any) -> Tensor:
     return local
 
 
+def wrap_local(local: Tensor, *, like: Tensor) -> Tensor:
+    """Return the part of this process as a tensor that is distributed as another one; it shares its memory."""
+    if not is_distributed(like):
+        return local
+    from torch.distributed.tensor import DTensor
+
+    target: Any = like
+    return DTensor.from_local(
+        local, target.device_mesh, target.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+
+
 def gather_whole(tensor: Any) -> Tensor:
     """Return the whole tensor on the CPU; all processes must call this."""
     whole: Tensor = tensor.full_tensor() if is_distributed(tensor) else tensor

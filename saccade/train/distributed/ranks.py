@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -74,6 +75,15 @@ class Ranks:
         total = torch.tensor(int(flag), device=device)
         dist.all_reduce(total)
         return bool(total.item())
+
+    def all_equal(self, value: Hashable) -> bool:
+        """Whether a value, which is compared by its text, is the same in all processes; the device does not wait."""
+        if self.world_size == 1:
+            return True
+        number = int.from_bytes(hashlib.blake2b(repr(value).encode(), digest_size=7).digest(), "little")
+        bounds = torch.tensor([number, -number])
+        dist.all_reduce(bounds, op=dist.ReduceOp.MAX, group=self.slow_group)
+        return bool(bounds.sum() == 0)
 
     def broadcast(self, value: Result) -> Result:
         """Return the value of rank 0, which must be serializable as JSON, in all processes."""
