@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from saccade.errors import SaccadeError
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from saccade.config.schema import Decoding
     from saccade.predict.corpora.parts import Part
     from saccade.predict.corpora.process import CorpusSettings
@@ -234,6 +234,9 @@ def show_progress(parts: Sequence[Part], left: Sequence[Part]) -> Iterator[Progr
     if not sys.stderr.isatty():
         yield ProgressDisplay(None, parts, left)
         return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
     columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[rows]}"), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
         yield ProgressDisplay(bar, parts, left)

@@ -195,6 +195,27 @@ def test_light_verbs_load_no_torch(words):
     assert "torch" not in loaded_by(code)
 
 
+def test_a_prediction_imports_only_what_it_needs_and_exits_without_a_search_for_garbage(run):
+    """Each of these takes a tenth of a second or more, and so does a collection among all objects of torch."""
+    unneeded = ("sacrebleu", "triton", "rich.progress", "pandas", "datasets", "transformers", "torch._dynamo")
+    code = f"""
+import gc, sys
+from saccade.cli import main
+class Cycle:
+    def __init__(self):
+        self.me = self
+    def __del__(self):
+        print("collected")
+try:
+    main(["predict", {str(run)!r}, "3 May 1999"])
+except SystemExit as end:
+    print(end.code, gc.isenabled(), [name for name in {unneeded!r} if name in sys.modules])
+Cycle()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1:] == ["0 True []"], done.stderr
+
+
 def test_help_has_no_names_of_types_and_loses_no_word(cli):
     """Of any command: `--tiny` takes no <bool>, and a word in brackets is not taken for markup."""
     app = typer.main.get_command(saccade.cli.app)

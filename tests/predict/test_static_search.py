@@ -18,6 +18,7 @@ from saccade.predict.decode import decode
 from saccade.predict.engines import graphs
 from saccade.predict.engines.engine import Decision
 from saccade.predict.engines.job import round_up_batch_size, round_up_length
+from saccade.predict.engines.mask_predict_graphs import MaskPredictGraphs
 from saccade.predict.engines.plain import PlainSearch
 from saccade.predict.search.greedy import SearchHypothesis
 from saccade.predict.search.request import Request
@@ -246,6 +247,12 @@ def test_a_failure_of_graphs_is_counted_reported_once_and_falls_back(
     assert first.decision == Decision("plain", {"cuda-graphs": "it failed (RuntimeError)"})
     assert again.decision == Decision("plain", {"cuda-graphs": "it failed with this model before"})
     assert failures.FAILURES == {("cuda-graphs", "RuntimeError"): 1}
+
+
+def test_failures_of_triton_are_known_once_it_is_imported() -> None:
+    errors = pytest.importorskip("triton.errors")
+    assert issubclass(errors.TritonError, graphs.CudaGraphs().failures)
+    assert issubclass(errors.TritonError, MaskPredictGraphs().failures)
 
 
 def test_a_failure_of_graphs_is_an_error_where_engines_are_strict(

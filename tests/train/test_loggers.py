@@ -109,7 +109,37 @@ def test_the_old_key_is_read(tmp_path, capsys):
         load("dates", overrides=["train.tensorboard=3"])
 
 
-# ---- the real packages, each in a process of its own
+# ---- the real packages
+
+
+@pytest.mark.filterwarnings("ignore")  # of mlflow's own code
+def test_mlflow_goes_on_in_one_run_and_logs_repeated_steps_once(tmp_path, monkeypatch):
+    pytest.importorskip("mlflow")
+    for name in [name for name in os.environ if name.startswith("MLFLOW_")] + ["MLFLOW_DISABLE_TELEMETRY"]:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    recipe, folder = load("dates", overrides=["train.loggers=mlflow"]), tmp_path / "one"
+    for start, failed in ((0, True), (4, False)):
+        mlflow = logger.open_loggers(folder, recipe, start)["mlflow"]
+        for step in range(start, start + 6, 2):  # the first start has saved step 4 and is lost at step 6
+            mlflow.log(step + 2, {"train/loss": 10.0 - step - start, "valid/bleu": 1.0})
+        mlflow.close(failed=failed)
+    assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true" and os.listdir(tmp_path) == ["one"]
+    name, status, points, parameters = read_mlflow(folder / "mlflow" / "mlflow.db")
+    assert (name, status) == ("one", "FINISHED")
+    assert points == [(2, 10.0), (4, 8.0), (6, 6.0), (8, 0.0), (10, -2.0)]
+    assert parameters["train.schedule.kind"] == "cosine" and parameters["data.train.0.files.0"] == "embedded:dates"
+
+
+def read_mlflow(file):
+    """Return name, status, steps with their losses, and parameters of the only run in a database."""
+    with closing(sqlite3.connect(file)) as database:
+        [(name, status)] = database.execute("select name, status from runs").fetchall()
+        points = database.execute("select step, value from metrics where key = 'train/loss' order by step").fetchall()
+        return name, status, points, dict(database.execute("select key, value from params").fetchall())
+
+
+# each in a process of its own
 
 QUICK = (
     "--tiny", "train.steps=4", "train.valid_every=2", "train.report_every=2", "train.save_every=2",
@@ -145,10 +175,8 @@ def test_wandb_is_offline_and_has_one_run(tmp_path):
 @pytest.mark.slow
 def test_mlflow_has_a_database_with_one_run(tmp_path):
     folder = train_and_resume(tmp_path, "mlflow")
+    name, status, points, parameters = read_mlflow(folder / "mlflow.db")
     with closing(sqlite3.connect(folder / "mlflow.db")) as database:
-        [(name, status)] = database.execute("select name, status from runs").fetchall()
-        steps = [step for (step,) in database.execute("select step from metrics where key = 'train/loss'").fetchall()]
-        params = dict(database.execute("select key, value from params").fetchall())
         final = database.execute("select count(*) from metrics where key = 'final/loss'").fetchone()
-    assert (name, status, sorted(steps), final) == ("one", "FINISHED", [2, 4, 6, 8], (2,))
-    assert params["train.schedule.kind"] == "cosine" and params["data.train.0.files.0"] == "embedded:dates"
+    assert (name, status, [step for step, _ in points], final) == ("one", "FINISHED", [2, 4, 6, 8], (2,))
+    assert parameters["train.schedule.kind"] == "cosine"

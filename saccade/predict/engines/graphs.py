@@ -21,7 +21,7 @@ from saccade.kernels.next_token import DecodingConstraints, TopTokens
 from saccade.layers.attention.static_cache import StaticSizes, StaticStack
 from saccade.layers.memory import Memory
 from saccade.model.writers.tokens import TokenWriter
-from saccade.predict.engines.engine import GPU_FAILURES, explain_fused_scores, explain_inspection
+from saccade.predict.engines.engine import explain_fused_scores, explain_inspection, list_gpu_failures
 from saccade.predict.engines.job import Job, round_up_batch_size
 from saccade.predict.engines.replay import PREPARING, AsyncCounter, announce_if_slow, capture_graph
 from saccade.predict.engines.static_search import SearchHistory, StaticSearch, advance, advance_fast
@@ -45,11 +45,14 @@ class CudaGraphs:
     """Steps of a writer that declares `static_step`, captured once and replayed; plain calls without CUDA."""
 
     name, title, non_autoregressive = "cuda-graphs", "CUDA graphs", False
-    failures = GPU_FAILURES
 
     def __init__(self, device_type: str = "cuda") -> None:
         """`device_type` is that of the batches it supports; tests use another than CUDA."""
         self.device_type = device_type
+
+    @property
+    def failures(self) -> tuple[type[Exception], ...]:
+        return list_gpu_failures()
 
     def supports(self, model: DecodableModel, request: Request) -> Support:
         decoding = request.decoding

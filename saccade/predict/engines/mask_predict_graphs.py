@@ -19,7 +19,7 @@ from saccade.data.batching.batch import Tokens
 from saccade.model.model import Model
 from saccade.model.writers.fertility import FertilityWriter
 from saccade.model.writers.fill import FillWriter
-from saccade.predict.engines.engine import GPU_FAILURES
+from saccade.predict.engines.engine import list_gpu_failures
 from saccade.predict.engines.job import round_up_batch_size
 from saccade.predict.engines.replay import capture_graph
 from saccade.predict.search.greedy import DecodableModel, SearchHypothesis
@@ -41,10 +41,13 @@ class MaskPredictGraphs:
     """Mask-predict for writers that declare `static_step`: one CUDA graph per batch shape."""
 
     name, title, non_autoregressive = "cuda-graphs", "CUDA graphs", True
-    failures = GPU_FAILURES
 
     def __init__(self, device_type: str = "cuda") -> None:
         self.device_type = device_type
+
+    @property
+    def failures(self) -> tuple[type[Exception], ...]:
+        return list_gpu_failures()
 
     def supports(self, model: DecodableModel, request: Request) -> Support:
         if request.device.type != self.device_type:

@@ -1,14 +1,19 @@
 """BLEU, chrF and TER by sacreBLEU, each with its signature (Post 2018)."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
-from sacrebleu.metrics.ter import TER
 
 from saccade.config.metric import Metric, Predictions, Score, SumMetric
 from saccade.errors import SaccadeError
+
+if TYPE_CHECKING:  # sacrebleu takes 0.1 s to import, and a recipe that names a metric is loaded for each prediction
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.ter import TER
 
 SACREBLEU_METRICS = ("bleu", "chrf", "ter")
 
@@ -31,6 +36,8 @@ def corpus_scores(
 
 
 def _build_metric(name: str, *, lowercase: bool) -> BLEU | CHRF | TER:
+    from sacrebleu.metrics import BLEU, CHRF, TER
+
     if name == "bleu":
         return BLEU(lowercase=lowercase, force=True)  # no warning about text that ends in " ."
     if name == "chrf":
@@ -56,6 +63,8 @@ def check_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
 
 def bleu_statistics(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> np.ndarray:
     """Return (N, 10) per sentence: both lengths, matching 1- to 4-grams, and total 1- to 4-grams."""
+    from sacrebleu.metrics import BLEU
+
     check_pairs(hypotheses, references)
     # order concerns the score of a sentence, not its counts
     metric = BLEU(lowercase=lowercase, effective_order=True, force=True)
@@ -68,6 +77,8 @@ def bleu_statistics(hypotheses: Sequence[str], references: Sequence[str], *, low
 
 def compute_bleu(statistics: np.ndarray) -> float:
     """Compute BLEU from summed statistics (10,)."""
+    from sacrebleu.metrics import BLEU
+
     system, reference, *counts = (int(number) for number in statistics)
     return float(BLEU.compute_bleu(counts[:4], counts[4:], system, reference, smooth_method="exp").score)
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from sacrebleu.metrics.bleu import BLEU
 
 from saccade.config.metric import CAPTIONS, Metric, Predictions, Score, SumMetric, get_metrics
 from saccade.config.plugins import Kinds
@@ -86,6 +85,8 @@ def caption_bleu(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, order: int, lowercase: bool
 ) -> Score:
     """BLEU up to n-grams of `order` with several references."""
+    from sacrebleu.metrics import BLEU
+
     metric = BLEU(lowercase=lowercase, max_ngram_order=order, force=True)
     most = max(map(len, references))
     columns: list[Any] = [[texts[i] if i < len(texts) else None for texts in references] for i in range(most)]
@@ -95,6 +96,8 @@ def caption_bleu(
 
 def caption_bleu_statistics(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
     """Return (N, 10) statistics of BLEU-4 that add up over pictures."""
+    from sacrebleu.metrics import BLEU
+
     count = BLEU(effective_order=True, force=True)
     found = [count.sentence_score(ours, list(texts)) for ours, texts in zip(hypotheses, references, strict=True)]
     return np.array([[one.sys_len, one.ref_len, *one.counts, *one.totals] for one in found], np.int64)

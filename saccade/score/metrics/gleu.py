@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 
 import numpy as np
-from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 from saccade.config.metric import Metric, Predictions, Score
 from saccade.score.metrics.bleu import check_pairs
@@ -36,6 +35,8 @@ def mean_gleu(hypotheses: Sequence[str], references: Sequence[str], *, lowercase
 
 def gleu_per_sentence(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> np.ndarray:
     """Return (N,) the score of each sentence, from 0 to 1."""
+    from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
+
     check_pairs(hypotheses, references)
     split = Tokenizer13a()
     sides = (
