@@ -63,9 +63,7 @@ def get_rescoring(request: Request) -> Rescoring | None:
     """Return the function that scores hypotheses by the teacher of a request; None where it has none."""
     if request.teacher is None:
         return None
-    return partial(
-        rescore_hypotheses, request.teacher, request.source, length_penalty=request.decoding.length_penalty
-    )
+    return partial(rescore_hypotheses, request.teacher, request.source, length_penalty=request.decoding.length_penalty)
 
 
 @torch.no_grad()
