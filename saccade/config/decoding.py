@@ -54,14 +54,14 @@ class DecodingSettings(TypedDict, total=False):
 class Decoding(Table):
     """How outputs are decoded: beam search, greedy search with beam = 1, or sampling with sample = true.
 
-    A non-autoregressive writer (kind = "fill" or "fertility") ignores `beam` and `length_penalty`.
+    A non-autoregressive writer (kind = "fill" or "fertility") ignores `beam`; `length_penalty` is for its `teacher`.
     """
 
     beam: BeamSize = 4
     """Width of the beam search. 1 is greedy search; 4 to 10 are usual for translation, and the cost grows with it."""
     length_penalty: float = 0.6
     """Exponent alpha of the length normalization ((5 + length) / 6)^alpha by which scores of beam search are divided
-    (Wu et al. 2016). 0 prefers short outputs, 1 compares means per token."""
+    (Wu et al. 2016), and those of a `teacher`. 0 prefers short outputs, 1 compares means per token."""
     coverage_penalty: Annotated[float, Field(ge=0)] = 0.0
     """Weight beta of the coverage penalty of beam search, which punishes hypotheses that did not attend to all of the
     source (Wu et al. 2016). 0 disables it; try 0.2 where outputs leave parts of the source out."""
@@ -119,7 +119,8 @@ class Decoding(Table):
     the best one. 1 disables it; 10 and 100 in the paper."""
     teacher: str = ""
     """Non-autoregressive writers: run of an autoregressive model with the same vocabularies, usually the teacher of
-    this one, whose log-probability chooses among the candidates. Empty: the model's own mean log-probability."""
+    this one, whose log-probability, divided by the length normalization of `length_penalty`, chooses among the
+    candidates. Empty: the model's own mean log-probability."""
     collapse: bool = False
     """Non-autoregressive writers: merge equal adjacent tokens of an output, a frequent error of such models."""
     ctc_weight: Share = 0.0

@@ -163,20 +163,38 @@ def test_outputs_of_argmax_have_the_score_that_was_found(make_copier):
 # ---- noisy parallel decoding
 
 
-def test_the_teacher_chooses_among_the_candidates(copier_run, make_run):
+def score_by(teacher, pairs, alpha):
+    """log P(Y | X) / ((5 + |Y|) / 6)^alpha of each pair, as the beam search of the teacher does."""
+    counts = [len(teacher.tokenizers.target.encode(text)) for _, text in pairs]  # with END
+    return [value / ((5 + n) / 6) ** alpha for value, n in zip(teacher.score(pairs), counts, strict=True)]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0, 3.0])
+def test_the_teacher_chooses_among_the_candidates(copier_run, make_run, alpha):
     teacher_run = make_run("teacher", seed=5)
     copier, teacher = Predictor.load(copier_run), Predictor.load(teacher_run)
-    decoding = copier.recipe.predict.model_copy(update={"npd": 8})
+    decoding = copier.recipe.predict.model_copy(update={"npd": 8, "length_penalty": alpha})
     every = copier.candidates(TEXTS, decoding=decoding.model_copy(update={"n_best": 8, "beam": 8}))
     chosen = copier.candidates(TEXTS, decoding=decoding.model_copy(update={"teacher": str(teacher_run)}))
     changed = 0
     for text, group, [best] in zip(TEXTS, every, chosen, strict=True):
-        scores = teacher.score([(text, item.text) for item in group])
-        assert best.log_prob == best.score == pytest.approx(max(scores), abs=1e-3)
+        scores = score_by(teacher, [(text, item.text) for item in group], alpha)
+        assert best.score == pytest.approx(max(scores), abs=1e-3)
+        assert best.log_prob == pytest.approx(teacher.score([(text, best.text)])[0], abs=1e-3)
         assert best.text == group[scores.index(max(scores))].text
-        assert max(scores) >= teacher.score([(text, copier.predict([text])[0])])[0] - 1e-3  # argmax is one of them
+        assert max(scores) >= score_by(teacher, [(text, copier.predict([text])[0])], alpha)[0] - 1e-3  # argmax is one
         changed += best.text != group[0].text
     assert changed
+
+
+def test_long_candidates_win_with_a_large_length_penalty(copier_run, make_run):
+    copier, teacher_run = Predictor.load(copier_run), make_run("teacher", seed=5)
+    decoding = copier.recipe.predict.model_copy(update={"npd": 8, "teacher": str(teacher_run)})
+    short, long = (
+        sum(len(best.ids) for [best] in copier.candidates(TEXTS, decoding=decoding.model_copy(update=update)))
+        for update in ({"length_penalty": 0.0}, {"length_penalty": 3.0})
+    )
+    assert short < long
 
 
 def test_the_teacher_chooses_among_length_candidates_too(make_run):
@@ -185,7 +203,7 @@ def test_the_teacher_chooses_among_length_candidates_too(make_run):
     filler, scorer = Predictor.load(run), Predictor.load(teacher)
     decoding = filler.recipe.predict.model_copy(update={"length_candidates": 4, "teacher": str(teacher)})
     for text, [best] in zip(TEXTS, filler.candidates(TEXTS, decoding=decoding), strict=True):
-        assert best.score == pytest.approx(scorer.score([(text, best.text)])[0], abs=1e-3)
+        assert best.log_prob == pytest.approx(scorer.score([(text, best.text)])[0], abs=1e-3)
 
 
 def test_teachers_that_cannot_score_are_refused(copier_run, make_run):

@@ -15,7 +15,7 @@ from saccade.data.batching.batch import Batch, pad
 from saccade.data.tokenization.tokenizers import END, Tokenizers
 from saccade.errors import SaccadeError
 from saccade.model.model import Model
-from saccade.predict.search.greedy import DecodableModel, SearchHypothesis
+from saccade.predict.search.greedy import DecodableModel, SearchHypothesis, compute_length_penalty
 from saccade.predict.search.likelihood import compute_token_log_probs
 from saccade.predict.search.mask_predict import Rescoring, is_non_autoregressive
 from saccade.predict.search.request import FusionModel, Request
@@ -61,20 +61,32 @@ def load_teacher(name: str, *, tokenizers: Tokenizers, device: str, max_length: 
 
 def get_rescoring(request: Request) -> Rescoring | None:
     """Return the function that scores hypotheses by the teacher of a request; None where it has none."""
-    return None if request.teacher is None else partial(rescore_hypotheses, request.teacher, request.source)
+    if request.teacher is None:
+        return None
+    return partial(rescore_hypotheses, request.teacher, request.source, length_penalty=request.decoding.length_penalty)
 
 
 @torch.no_grad()
 def rescore_hypotheses(
-    teacher: Model, source: Batch, hypotheses: Sequence[Sequence[SearchHypothesis]]
+    teacher: Model,
+    source: Batch,
+    hypotheses: Sequence[Sequence[SearchHypothesis]],
+    *,
+    length_penalty: float,
 ) -> list[list[SearchHypothesis]]:
-    """Return the hypotheses of each sentence with log P_teacher(output | source) as log-probability and score."""
+    """Return the hypotheses of each sentence with log P_teacher(output | source), and the score of its beam search.
+
+    Sampled fertilities give outputs of different lengths; without length normalization the shortest ones win.
+    """
     counts = torch.tensor([len(group) for group in hypotheses], device=source["source"].content.device)
     targets = pad([[*item.ids, END] for group in hypotheses for item in group]).to(counts.device)
     memory = teacher.read(source).repeat_rows(counts)
     batch = Batch({"target": targets}, {"target": 0})
     values = iter(compute_token_log_probs(teacher, batch, memory).sum(1).tolist())
     return [
-        [replace(item, log_prob=value, score=value) for item, value in zip(group, values, strict=False)]
+        [
+            replace(item, log_prob=value, score=value / compute_length_penalty(len(item.ids) + 1, length_penalty))
+            for item, value in zip(group, values, strict=False)
+        ]
         for group in hypotheses
     ]
