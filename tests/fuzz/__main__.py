@@ -8,6 +8,7 @@ import secrets
 import signal
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
@@ -82,10 +83,13 @@ def main() -> int:
     number, _, count = options.shard.partition("/")
     if options.replay:
         return print_replay(replay(CORPUS))
-    if options.damage:
-        return print_damage(run_damage(lambda line: print(line, flush=True), options.only))
     if options.jobs > 1:
-        return run_jobs(options.jobs, seed)
+        return run_jobs(options.jobs, seed, options.tally)
+    if options.damage:
+        found = run_damage(lambda line: print(line, flush=True), options.only, (int(number), int(count)))
+        if options.tally:
+            Tally("damage", seed, options.shard, found.cases, Counter(found.faults)).append_to(options.tally)
+        return print_damage(found)
     print(f"seed {seed}", flush=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     summary = run_campaign(

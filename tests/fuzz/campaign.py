@@ -87,7 +87,8 @@ def run_in_child(world: Path, cases: list[Case], report: Callable[[Case, Verdict
         while done < len(cases):
             line, memory = results.wait()
             if not line:
-                report(cases[done], Verdict(f"{cases[done].argv[0]}: {name_end(child, memory)}"), memory)
+                end = f"{cases[done].argv[0]}: {name_end(child, memory)}"
+                report(cases[done], Verdict(end, detail=read_failure(world)), memory)
                 return done + 1
             values = json.loads(line)
             report(cases[done], Verdict(**values["verdict"]), max(memory, values["memory"]))
@@ -106,6 +107,14 @@ def name_end(child: int, memory: int) -> str:
     if os.WTERMSIG(status) != signal.SIGKILL:
         return f"signal {signal.Signals(os.WTERMSIG(status)).name}"
     return "more than 2 GB" if memory > MAX_BYTES else f"killed after {MAX_SECONDS + GRACE_SECONDS:.0f} s"
+
+
+def read_failure(world: Path) -> str:
+    """The traceback that a process left when the runner itself failed; empty if a command has ended the process."""
+    path = world.parent / "failure"
+    text = path.read_text() if path.exists() else ""
+    path.unlink(missing_ok=True)
+    return text
 
 
 class Results:

@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -89,7 +90,8 @@ class Runner:
         finally:
             os.chdir(self.copy)
             for name in case.readonly:
-                (self.copy / name).chmod(0o755)
+                with suppress(FileNotFoundError):  # removed by the command, which the snapshot shows
+                    (self.copy / name).chmod(0o755)
             self.restore()
 
     def redirect_errors(self, path: Path) -> None:
