@@ -12,7 +12,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ from world import build_world
 CASES_PER_PROCESS = 400
 GRACE_SECONDS = 15.0  # after MAX_SECONDS of the processor, before a process that does not react is killed
 MAX_WAITING_SECONDS = 600.0  # after which a process that uses no processor is killed too
+NOTED_SECONDS = 5.0  # a command that says nothing for longer is shown
 KILL_BYTES = MAX_BYTES + 500_000_000  # beyond which a process is not left alive
 MAX_TRIALS = 60  # to minimise one case
 
@@ -38,6 +39,7 @@ class Summary:
     codes: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     slowest: float = 0.0
+    silent: float = 0.0  # the longest time before a command wrote to standard error, or ended
     largest_bytes: int = 0
     seconds: float = 0.0
 
@@ -215,9 +217,10 @@ def shrink(case: Case) -> Iterator[Case]:
 
 
 def run_campaign(
-    *, seed: int, rounds: int, seconds: float, shard: tuple[int, int], save: Path | None, show: Callable[[str], None]
-) -> Summary:
-    """Draw and run cases until either limit is reached; case number n depends on the seed and on n alone."""
+    *, seed: int, rounds: int, seconds: float, shard: tuple[int, int], save: Path | None, show: Callable[[str], None],
+    verbs: Collection[str] = (),
+) -> Summary:  # fmt: skip
+    """Draw and run cases until either limit is reached; case number n depends on the seed, the verbs and n alone."""
     summary, begin = Summary(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="saccade-fuzz-", dir=choose_memory_folder()) as name:
         folder = Path(name)
@@ -227,7 +230,7 @@ def run_campaign(
         try_seeds(world, folder / "first")
         gc.freeze()  # what is there now is shared by all processes
         files = sorted(path for path, info in snapshot(world).items() if info[0] == "file" and (world / path).is_file())
-        generator, number, count = Generator(world, files), *shard
+        generator, number, count = Generator(world, files, verbs), *shard
 
         def draw_cases() -> Iterator[Case]:
             for n in range(number - 1, rounds, count):
@@ -239,6 +242,9 @@ def run_campaign(
             summary.cases[case.argv[0]] += 1
             summary.codes[str(verdict.code)] += 1
             summary.slowest = max(summary.slowest, verdict.seconds)
+            if verdict.silent > max(summary.silent, NOTED_SECONDS):
+                show(f"silent for {verdict.silent:.1f} s: {case.argv} {sorted(case.files)}")
+            summary.silent = max(summary.silent, verdict.silent)
             summary.largest_bytes = max(summary.largest_bytes, memory)
             fault = judge(verdict, memory)
             if fault:
