@@ -7,7 +7,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
@@ -97,7 +97,8 @@ def lock_file(file: IO[Any], *, shared: bool = False) -> bool:
 
 @contextmanager
 def create_folder(path: Path) -> Iterator[Path]:
-    """Create a folder that is new or empty; delete it on an exception."""
+    """Create a folder, or fill one that is there; an exception removes what is new, and nothing else."""
+    before = {item.name for item in path.iterdir()} if path.is_dir() else None
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -105,8 +106,23 @@ def create_folder(path: Path) -> Iterator[Path]:
     try:
         yield path
     except BaseException:
-        shutil.rmtree(path, ignore_errors=True)
+        remove_contents(path, kept=before or set())
+        if before is None:
+            with suppress(OSError):
+                path.rmdir()
         raise
+
+
+def remove_contents(path: Path, *, kept: Set[str]) -> None:
+    """Remove all that is in a folder, as far as that is possible, except these names."""
+    with suppress(OSError):
+        for item in path.iterdir():
+            if item.name in kept:
+                continue
+            if item.is_dir() and not item.is_symlink():
+                shutil.rmtree(item, ignore_errors=True)
+            else:
+                item.unlink(missing_ok=True)
 
 
 def open_source(file: str | Path | bytes, *, unnamed: str = "") -> tuple[str | BytesIO, str]:

@@ -2,7 +2,8 @@
 
 No compiler, no AVX-512, no triton, no HOME, a HOME that cannot be written to, LANG=C, and a copy of the tree in a
 folder whose name has spaces and letters beyond ASCII. `--tests` chooses other tests than those of commands, training,
-prediction and kernels; `--only NAME` one environment.
+prediction and kernels; `--only NAME` one environment. `--jobs 12 --parts 3` runs thirds of the tests of the
+environments side by side.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 TESTS = (
@@ -45,6 +48,7 @@ if os.environ.get("HIDE_AVX512"):
 
 # As root, permissions of files mean nothing unless the capability to override them is dropped.
 OBEYING = ("setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override")
+COUNTS = ("passed", "failed", "error", "errors", "skipped")
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}  # of torch's own kernels
 
 
@@ -64,7 +68,7 @@ def list_environments(folder: Path) -> list[Environment]:
     locked = folder / "locked-home"
     locked.mkdir(mode=0o555)
     obeying = OBEYING if os.getuid() == 0 else ()
-    hiding = {"PYTHONPATH": str(folder / "hiding")}
+    hiding = {"PYTHONPATH": join_paths(folder / "hiding")}
     return [
         Environment("usual", {}),
         Environment("no compiler", {"CC": str(folder / "no-compiler")}),
@@ -77,43 +81,31 @@ def list_environments(folder: Path) -> list[Environment]:
     ]  # fmt: skip
 
 
+def join_paths(folder: Path) -> str:
+    """The search path of modules with a folder before what it has already."""
+    return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 def copy_tree(target: Path) -> None:
-    """Copy what the tests need: all that git knows or would add, and the environment as a link."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    for name in listed.stdout.splitlines():
-        if (ROOT / name).is_file():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, target / name)
+    """Copy the packages, the tests and what they read."""
+    for name in ("saccade", "saccade_worlds", "tests", "docs", "benchmarks", "scripts", ".github"):
+        shutil.copytree(ROOT / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy2(path, target / path.name)
 
 
-def run_tests(environment: Environment, tests: list[str], seconds: float) -> dict[str, object]:
-    """Run the fast tests in one environment; counts, seconds, and the names of tests that failed."""
+def run_tests(environment: Environment, tests: list[str], seconds: float, shard: str) -> dict[str, object]:
+    """Run a part of the fast tests in one environment; counts, seconds, and the names of tests that failed."""
     root = Path(environment.folder) if environment.folder else ROOT
-    if environment.folder:
-        copy_tree(root)
     variables = {**os.environ, "OMP_NUM_THREADS": "1", **environment.variables}
     if environment.folder:  # this copy is imported, not the tree that is installed
-        variables["PYTHONPATH"] = str(root)
+        variables["PYTHONPATH"] = join_paths(root)
     present = {name: value for name, value in variables.items() if value is not None}
     command = [
-        *environment.launcher,
-        sys.executable,
-        "-P",
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "--maxfail=20",
-        "-m",
-        "not slow",
-    ]
-    command += ["-p", "no:cacheprovider"]
+        *environment.launcher, sys.executable, "-P", "-m", "pytest", "-q", "--maxfail=20", "-m", "not slow",
+        "-p", "no:cacheprovider", "--shard", shard,
+    ]  # fmt: skip
     begin = time.monotonic()
     try:
         done = subprocess.run(
@@ -122,31 +114,35 @@ def run_tests(environment: Environment, tests: list[str], seconds: float) -> dic
         printed = done.stdout or done.stderr
     except subprocess.TimeoutExpired as error:
         printed = f"{(error.stdout or b'').decode(errors='replace')}\nstopped after {seconds:.0f} s"
-    counts = {
-        kind: int(count) for count, kind in re.findall(r"(\d+) (passed|failed|skipped|errors?)\b", printed[-300:])
-    }
-    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", printed, re.MULTILINE)
-    is_whole = bool(counts) and "stopped after" not in printed
+    found = re.findall(r"(\d+) (passed|failed|skipped|errors?)\b", printed[-300:])
+    names = re.findall(r"^(?:FAILED|ERROR) (\S+)", printed, re.MULTILINE)
+    is_whole = (bool(found) or "deselected" in printed[-300:]) and "stopped after" not in printed
     return {
-        **counts,
+        **{kind: int(count) for count, kind in found},
         "seconds": round(time.monotonic() - begin),
-        "names": failed,
+        "names": names,
         "whole": is_whole,
-        "end": printed[-1500:],
+        "end": "" if is_whole and not names else printed[-5000:],
     }
 
 
-def print_row(name: str, result: dict[str, object], show: Callable[[str], None] = print) -> bool:
+def add_results(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The results of one environment from those of its parts."""
+    counts: Counter[str] = Counter()
+    for part in parts:
+        counts.update({kind: part[kind] for kind in COUNTS if kind in part})
+    names = [name for part in parts for name in part["names"]]
+    whole, end = all(part["whole"] for part in parts), "".join(part["end"] for part in parts)
+    return {**counts, "seconds": sum(part["seconds"] for part in parts), "names": names, "whole": whole, "end": end}
+
+
+def print_row(name: str, result: dict[str, Any], show: Callable[[str], None] = print) -> bool:
     """Print one row of the table; True if the tests ran and none failed."""
     good = bool(result["whole"]) and not result["names"]
-    counts = ", ".join(
-        f"{result[kind]} {kind}" for kind in ("passed", "failed", "error", "errors", "skipped") if kind in result
-    )
+    counts = ", ".join(f"{result[kind]} {kind}" for kind in COUNTS if kind in result)
     show(f"{name:<28} {'green' if good else 'RED':<6} {counts} in {result['seconds']} s")
-    for failed in result["names"] if isinstance(result["names"], list) else ():
-        show(f"    {failed}")
-    if not good and not result["names"]:
-        show(str(result["end"]))
+    for line in (*result["names"], *result["end"].splitlines()):
+        show(f"    {line}")
     return good
 
 
@@ -154,20 +150,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="environments whose name contains this")
     parser.add_argument("--tests", nargs="*", default=[*TESTS], help="files and folders of tests")
-    parser.add_argument("--seconds", type=float, default=3600.0, help="limit for one environment")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="limit for one part of one environment")
+    parser.add_argument("--jobs", type=int, default=1, help="processes of pytest at a time")
+    parser.add_argument("--parts", type=int, default=1, help="parts of the tests of an environment, by file")
     parser.add_argument("--json", type=Path, default=None, help="write the results to this file")
     options = parser.parse_args()
-    results, good = {}, True
-    with tempfile.TemporaryDirectory(prefix="saccade-environments-") as name:
-        for environment in list_environments(Path(name)):
-            if options.only in environment.name:
-                results[environment.name] = run_tests(environment, options.tests, options.seconds)
-                good &= print_row(environment.name, results[environment.name])
-                sys.stdout.flush()
+    shards = [f"{number}/{options.parts}" for number in range(1, options.parts + 1)]
+    with tempfile.TemporaryDirectory(prefix="saccade-environments-") as name, ThreadPoolExecutor(options.jobs) as pool:
+        chosen = [one for one in list_environments(Path(name)) if options.only in one.name]
+        for folder in {one.folder for one in chosen if one.folder}:
+            copy_tree(Path(folder))
+        running = [
+            [pool.submit(run_tests, one, options.tests, options.seconds, shard) for shard in shards] for one in chosen
+        ]
+        results, good = {}, True
+        for one, parts in zip(chosen, running, strict=True):
+            results[one.name] = add_results([part.result() for part in parts])
+            good &= print_row(one.name, results[one.name])
+            sys.stdout.flush()
+            if options.json is not None:
+                options.json.write_text(json.dumps(results, indent=2) + "\n")
         Path(name, "locked-home").chmod(0o755)
-    if options.json is not None:
-        kept = {name: {key: value for key, value in row.items() if key != "end"} for name, row in results.items()}
-        options.json.write_text(json.dumps(kept, indent=2) + "\n")
     return 0 if good else 1
 
 

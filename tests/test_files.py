@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from saccade.errors import SaccadeError
-from saccade.files import atomic_replace, atomic_write, get_cache_folder, is_full_disk
+from saccade.files import atomic_replace, atomic_write, create_folder, get_cache_folder, is_full_disk
 
 FULL = [OSError(errno.ENOSPC, "No space left on device"), OSError(errno.EDQUOT, "Disk quota exceeded")]
 
@@ -121,3 +121,27 @@ def test_a_cache_that_others_may_write_to_is_refused(temporary, monkeypatch):
     folder.symlink_to("/")
     with pytest.raises(SaccadeError, match="must be yours alone"):
         get_cache_folder()
+
+
+@pytest.mark.parametrize("error", [SaccadeError, KeyboardInterrupt])
+@pytest.mark.parametrize("existed", [False, True])
+def test_a_folder_that_is_not_filled_is_removed_unless_it_was_there(tmp_path, existed, error):
+    folder = tmp_path / "folder"
+    if existed:
+        folder.mkdir(mode=0o700)
+    with pytest.raises(error), create_folder(folder):
+        (folder / "new").mkdir()
+        (folder / "new" / "file").write_text("a")
+        (folder / "other").write_text("b")
+        raise error
+    assert folder.is_dir() == existed
+    assert not existed or not any(folder.iterdir())
+
+
+def test_what_was_in_a_folder_before_stays_when_it_cannot_be_filled(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    with pytest.raises(SaccadeError), create_folder(tmp_path):
+        (tmp_path / "new").symlink_to(tmp_path / "mine")
+        raise SaccadeError("it failed")
+    assert {item.name for item in tmp_path.iterdir()} == {"mine", "link"}

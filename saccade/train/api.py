@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from saccade.config.load import flatten, has_recipe, load, override, read_recipe
 from saccade.config.schema import Recipe
 from saccade.data.sources.given import Files, to_corpora
 from saccade.errors import SaccadeError
-from saccade.files import atomic_write
+from saccade.files import atomic_write, remove_contents
 from saccade.model.run import pick_device
 from saccade.predict.predictors.predictor import Predictor
 from saccade.runs import LAUNCH, LOCK, RECIPE, build_not_a_run_error, find_run, get_runs_folder, get_state, lock_run
@@ -338,21 +338,10 @@ def reserve_folder(path: Path, ranks: Ranks) -> Iterator[None]:
         except BaseException:
             if not (path / RECIPE).exists():
                 remove_contents(path, kept=before)
+                if not before:
+                    with suppress(OSError):
+                        path.rmdir()
             raise
-
-
-def remove_contents(path: Path, *, kept: Set[str]) -> None:
-    """Remove a folder with all that is in it, except these names."""
-    with suppress(OSError):
-        for item in path.iterdir():
-            if item.name in kept:
-                continue
-            if item.is_dir():
-                shutil.rmtree(item, ignore_errors=True)
-            else:
-                item.unlink(missing_ok=True)
-        if not kept:
-            path.rmdir()
 
 
 def train_or_load(recipe: Recipe, folder: Path) -> Predictor:

@@ -8,11 +8,13 @@ import secrets
 import signal
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
 from campaign import Summary, replay, run_campaign
+from cases import WEIGHTS
 from damage import DamageSummary, run_damage
 from tallies import Tally, run_jobs
 
@@ -31,6 +33,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--save", type=Path, default=None, help="folder for minimised failing cases")
     parser.add_argument("--replay", action="store_true", help="run the cases of the corpus instead of new ones")
     parser.add_argument("--damage", action="store_true", help="damage each file of runs and exports instead")
+    parser.add_argument("--verbs", nargs="*", default=[], choices=WEIGHTS, help="only cases of these commands")
     parser.add_argument("--only", default="", help="with --damage: commands that contain this")
     return parser.parse_args()
 
@@ -40,7 +43,9 @@ def print_summary(summary: Summary, seed: int) -> None:
         print(f"{verb:<16}{count:>8,}")
     print(f"{'all':<16}{summary.cases.total():>8,}  in {summary.seconds:.0f} s, seed {seed}")
     print(f"exit codes: {', '.join(f'{code}: {count:,}' for code, count in sorted(summary.codes.items()))}")
-    print(f"slowest {summary.slowest:.1f} s, largest {summary.largest_bytes / 1e6:.0f} MB")
+    print(
+        f"slowest {summary.slowest:.1f} s, silent {summary.silent:.1f} s, largest {summary.largest_bytes / 1e6:.0f} MB"
+    )
     for fault, count in summary.faults.most_common():
         print(f"FAULT {count:>6}  {fault}")
 
@@ -82,19 +87,26 @@ def main() -> int:
     number, _, count = options.shard.partition("/")
     if options.replay:
         return print_replay(replay(CORPUS))
-    if options.damage:
-        return print_damage(run_damage(lambda line: print(line, flush=True), options.only))
     if options.jobs > 1:
-        return run_jobs(options.jobs, seed)
+        return run_jobs(options.jobs, seed, options.tally)
+    if options.damage:
+        found = run_damage(lambda line: print(line, flush=True), options.only, (int(number), int(count)))
+        if options.tally:
+            Tally("damage", seed, options.shard, found.cases, Counter(found.faults)).append_to(options.tally)
+        return print_damage(found)
     print(f"seed {seed}", flush=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     summary = run_campaign(
         seed=seed, rounds=options.rounds, seconds=options.seconds, shard=(int(number), int(count)), save=save,
-        show=lambda line: print(line, flush=True),
+        show=lambda line: print(line, flush=True), verbs=options.verbs,
     )  # fmt: skip
     print_summary(summary, seed)
     if options.tally:
-        largest = {"slowest, s": summary.slowest, "largest, MB": summary.largest_bytes / 1e6}
+        largest = {
+            "slowest, s": summary.slowest,
+            "silent, s": summary.silent,
+            "largest, MB": summary.largest_bytes / 1e6,
+        }
         Tally("fuzz", seed, options.shard, summary.cases, summary.faults, largest).append_to(options.tally)
     if summary.faults:
         print(f"minimised cases are in {save}; copy them to {CORPUS}")

@@ -12,7 +12,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ from world import build_world
 CASES_PER_PROCESS = 400
 GRACE_SECONDS = 15.0  # after MAX_SECONDS of the processor, before a process that does not react is killed
 MAX_WAITING_SECONDS = 600.0  # after which a process that uses no processor is killed too
+NOTED_SECONDS = 5.0  # a command that says nothing for longer is shown
 KILL_BYTES = MAX_BYTES + 500_000_000  # beyond which a process is not left alive
 MAX_TRIALS = 60  # to minimise one case
 
@@ -38,6 +39,7 @@ class Summary:
     codes: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     slowest: float = 0.0
+    silent: float = 0.0  # the longest time before a command wrote to standard error, or ended
     largest_bytes: int = 0
     seconds: float = 0.0
 
@@ -87,7 +89,8 @@ def run_in_child(world: Path, cases: list[Case], report: Callable[[Case, Verdict
         while done < len(cases):
             line, memory = results.wait()
             if not line:
-                report(cases[done], Verdict(f"{cases[done].argv[0]}: {name_end(child, memory)}"), memory)
+                end = f"{cases[done].argv[0]}: {name_end(child, memory)}"
+                report(cases[done], Verdict(end, detail=read_failure(world)), memory)
                 return done + 1
             values = json.loads(line)
             report(cases[done], Verdict(**values["verdict"]), max(memory, values["memory"]))
@@ -106,6 +109,14 @@ def name_end(child: int, memory: int) -> str:
     if os.WTERMSIG(status) != signal.SIGKILL:
         return f"signal {signal.Signals(os.WTERMSIG(status)).name}"
     return "more than 2 GB" if memory > MAX_BYTES else f"killed after {MAX_SECONDS + GRACE_SECONDS:.0f} s"
+
+
+def read_failure(world: Path) -> str:
+    """The traceback that a process left when the runner itself failed; empty if a command has ended the process."""
+    path = world.parent / "failure"
+    text = path.read_text() if path.exists() else ""
+    path.unlink(missing_ok=True)
+    return text
 
 
 class Results:
@@ -206,9 +217,10 @@ def shrink(case: Case) -> Iterator[Case]:
 
 
 def run_campaign(
-    *, seed: int, rounds: int, seconds: float, shard: tuple[int, int], save: Path | None, show: Callable[[str], None]
-) -> Summary:
-    """Draw and run cases until either limit is reached; case number n depends on the seed and on n alone."""
+    *, seed: int, rounds: int, seconds: float, shard: tuple[int, int], save: Path | None, show: Callable[[str], None],
+    verbs: Collection[str] = (),
+) -> Summary:  # fmt: skip
+    """Draw and run cases until either limit is reached; case number n depends on the seed, the verbs and n alone."""
     summary, begin = Summary(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="saccade-fuzz-", dir=choose_memory_folder()) as name:
         folder = Path(name)
@@ -218,7 +230,7 @@ def run_campaign(
         try_seeds(world, folder / "first")
         gc.freeze()  # what is there now is shared by all processes
         files = sorted(path for path, info in snapshot(world).items() if info[0] == "file" and (world / path).is_file())
-        generator, number, count = Generator(world, files), *shard
+        generator, number, count = Generator(world, files, verbs), *shard
 
         def draw_cases() -> Iterator[Case]:
             for n in range(number - 1, rounds, count):
@@ -230,6 +242,9 @@ def run_campaign(
             summary.cases[case.argv[0]] += 1
             summary.codes[str(verdict.code)] += 1
             summary.slowest = max(summary.slowest, verdict.seconds)
+            if verdict.silent > max(summary.silent, NOTED_SECONDS):
+                show(f"silent for {verdict.silent:.1f} s: {case.argv} {sorted(case.files)}")
+            summary.silent = max(summary.silent, verdict.silent)
             summary.largest_bytes = max(summary.largest_bytes, memory)
             fault = judge(verdict, memory)
             if fault:

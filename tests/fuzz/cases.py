@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -192,14 +193,15 @@ def list_keys() -> list[str]:
 
 
 class Generator:
-    """Draws cases; `files` are the names of the files of the world."""
+    """Draws cases of some verbs, or of all; `files` are the names of the files of the world."""
 
-    def __init__(self, world: Path, files: list[str]) -> None:
+    def __init__(self, world: Path, files: list[str], verbs: Collection[str] = ()) -> None:
         self.world, self.files = world, files
+        self.weights = {verb: weight for verb, weight in WEIGHTS.items() if not verbs or verb in verbs}
         self.recipes = [path for path in files if path.endswith("recipe.toml")]
 
     def draw(self, random: Random) -> Case:
-        verb = random.choices([*WEIGHTS], [*WEIGHTS.values()])[0]
+        verb = random.choices([*self.weights], [*self.weights.values()])[0]
         case = Case([*random.choice(SEEDS[verb])])
         kind = random.random()
         if kind < 0.40 or verb in ("demo", "recipes"):

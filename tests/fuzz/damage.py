@@ -107,14 +107,15 @@ class DamageSummary:
     faults: list[str] = field(default_factory=list)
 
 
-def run_damage(show: Callable[[str], None], only: str = "") -> DamageSummary:
-    """Run all cases; those whose command contains `only`."""
+def run_damage(show: Callable[[str], None], only: str = "", shard: tuple[int, int] = (1, 1)) -> DamageSummary:
+    """Run all cases, or the k-th of n parts of them; those whose command contains `only`."""
     summary = DamageSummary()
     with tempfile.TemporaryDirectory(prefix="saccade-damage-", dir=choose_memory_folder()) as name:
         Path(name).chmod(0o755)
         world = prepare(Path(name))
         files = sorted(path for path, info in snapshot(world).items() if info[0] == "file" and (world / path).is_file())
         named = [item for item in list_cases(world, files) if only in " ".join(item[1].argv)]
+        named = named[shard[0] - 1 :: shard[1]]
         ways = iter([way for way, _ in named])
 
         def report(case: Case, verdict: Verdict, memory: int) -> None:

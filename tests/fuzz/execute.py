@@ -11,10 +11,11 @@ import shutil
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, Any
 
 from cases import Case
 
@@ -34,8 +35,19 @@ class Verdict:
     code: int = 0
     detail: str = ""
     seconds: float = 0.0
+    silent: float = 0.0  # seconds until it first wrote to standard error, or ended
     printed: str = ""  # the end of standard error
     changed: list[str] = field(default_factory=list)  # files of the world that the command changed or removed
+
+
+class Spoken(io.BytesIO):
+    """Standard error that notes when it was first written to, in seconds of the processor."""
+
+    first: float | None = None
+
+    def write(self, content: Any) -> int:
+        self.first = measure_seconds() if self.first is None and content else self.first
+        return super().write(content)
 
 
 class TooLong(BaseException):
@@ -89,7 +101,8 @@ class Runner:
         finally:
             os.chdir(self.copy)
             for name in case.readonly:
-                (self.copy / name).chmod(0o755)
+                with suppress(FileNotFoundError):  # removed by the command, which the snapshot shows
+                    (self.copy / name).chmod(0o755)
             self.restore()
 
     def redirect_errors(self, path: Path) -> None:
@@ -169,17 +182,17 @@ def run_command(case: Case) -> Verdict:
     from saccade.cli import main
 
     streams = sys.stdin, sys.stdout, sys.stderr
-    err = io.BytesIO()
+    err = Spoken()
     sys.stdin = io.TextIOWrapper(io.BytesIO(case.stdin), encoding="utf-8")
     sys.stdout = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
     sys.stderr = printed = io.TextIOWrapper(err, encoding="utf-8", errors="backslashreplace", write_through=True)
-    begin, verdict = sum(os.times()[:4]), Verdict()
+    begin, verdict = measure_seconds(), Verdict()
     is_long = case.argv[0] in LONG_VERBS
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        late = sum(os.times()[:4]) - begin >= MAX_SECONDS
-        if late or case.argv[0] in LISTED_LONG or (is_long and err.getvalue()):
-            raise TooLong("silent" if late else "")
+        has_spoken = case.argv[0] in LISTED_LONG or (is_long and err.first is not None)
+        if has_spoken or measure_seconds() - begin >= MAX_SECONDS:
+            raise TooLong("" if has_spoken else "silent")
 
     previous = signal.signal(signal.SIGPROF, interrupt)
     signal.setitimer(signal.ITIMER_PROF, LONG_SECONDS, LONG_SECONDS)
@@ -198,8 +211,9 @@ def run_command(case: Case) -> Verdict:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, previous)
         sys.stdin, sys.stdout, sys.stderr = streams
-    verdict.seconds = sum(os.times()[:4]) - begin
-    if verdict.seconds > MAX_SECONDS and not verdict.fault and not is_long:  # in processes that it has started
+    verdict.seconds = measure_seconds() - begin
+    verdict.silent = verdict.seconds if err.first is None else err.first - begin
+    if max(verdict.silent, 0 if is_long else verdict.seconds) > MAX_SECONDS and not verdict.fault:
         verdict.fault = f"{case.argv[0]}: more than {MAX_SECONDS:.0f} s"
     verdict.detail = verdict.detail[-3000:]
     printed.detach()
@@ -208,6 +222,11 @@ def run_command(case: Case) -> Verdict:
     if not verdict.fault and TRACEBACK in text:
         verdict.fault, verdict.detail = "traceback on stderr: " + text.strip().splitlines()[-1][:80], text[-3000:]
     return verdict
+
+
+def measure_seconds() -> float:
+    """Seconds of the processor that this process and those that it has waited for have used."""
+    return sum(os.times()[:4])
 
 
 def name_place(error: BaseException) -> str:

@@ -319,7 +319,7 @@ def main() -> int:
         return 0
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
     if options.jobs > 1:
-        return run_jobs(options.jobs, seed)
+        return run_jobs(options.jobs, seed, options.tally)
     native.FLAGS = tuple(flag.replace("-O3", "-O1") for flag in native.FLAGS)  # sanitizers make -O3 slow to compile
     native.COMPILE_TIMEOUT_SECONDS = 1800
     print(f"seed {seed}", flush=True)

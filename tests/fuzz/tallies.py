@@ -63,8 +63,11 @@ def print_sum(tallies: list[Tally]) -> bool:
     return not any(tally.faults for tally in tallies)
 
 
-def run_jobs(jobs: int, seed: int) -> int:
-    """Run this program in several processes, each with a part of the cases; print the sum and return an exit code."""
+def run_jobs(jobs: int, seed: int, kept: Path | None = None) -> int:
+    """Run this program in several processes, each with a part of the cases; print the sum and return an exit code.
+
+    What they count is added to the file `kept`.
+    """
     arguments = drop_option(drop_option(sys.argv, "--jobs"), "--seed")
     with tempfile.TemporaryDirectory(prefix="saccade-tallies-") as name:
         tally = Path(name, "tallies")
@@ -72,6 +75,9 @@ def run_jobs(jobs: int, seed: int) -> int:
         running = [subprocess.Popen([*part, "--shard", f"{number}/{jobs}"]) for number in range(1, jobs + 1)]
         failed = sum(process.wait() != 0 for process in running)
         tallies = read_tallies(tally) if tally.exists() else []
+    if kept is not None:
+        for part in tallies:
+            part.append_to(kept)
     good = print_sum(tallies)
     missing = jobs - len({tally.shard for tally in tallies})
     if missing:

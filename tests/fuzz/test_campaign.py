@@ -110,6 +110,21 @@ def test_a_silent_command_that_takes_too_long_is_a_fault(command, monkeypatch):
     assert command(lambda: (print("step 1", file=sys.stderr), spin(5)), "train").fault == ""
 
 
+def test_a_call_that_cannot_be_interrupted_is_a_fault_only_if_nothing_was_said_before(command, monkeypatch):
+    import sys
+
+    monkeypatch.setattr(execute, "MAX_SECONDS", 0.1)
+    monkeypatch.setattr(execute, "LONG_SECONDS", 0.02)
+
+    def add_up():
+        return sum(range(20_000_000))  # signals wait for its end
+
+    spoken = command(lambda: (print("step 1", file=sys.stderr), add_up()), "train")
+    assert spoken.fault == "" and spoken.silent < 0.1 < spoken.seconds
+    late = command(lambda: (add_up(), print("step 1", file=sys.stderr)), "train")
+    assert late.fault == "train: more than 0 s" and late.silent > 0.1
+
+
 def test_a_traceback_that_a_thread_prints_is_a_fault(command):
     import sys
 
@@ -151,6 +166,8 @@ def test_cases_depend_on_the_seed_alone(tmp_path):
     drawn = [[generator.draw(Random(f"{seed}-{n}")) for n in range(60)] for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert all("\0" not in word for case in drawn[0] for word in case.argv)
+    chosen = Generator(tmp_path, ["runs/recipe.toml"], ["train", "plan"])
+    assert {chosen.draw(Random(n)).argv[0] for n in range(60)} == {"train", "plan"}
 
 
 @settings(max_examples=25, deadline=None)

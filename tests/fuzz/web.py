@@ -24,10 +24,12 @@ from random import Random
 from typing import Any
 
 from mutate import mutate_bytes, mutate_value, mutate_word
+from tallies import Tally
 
 os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "SACCADE_DEVICE": "cpu"}
 TRACEBACK = "Traceback (most recent call last)"
 MAX_SECONDS = 20.0
+MAX_ANSWER_BYTES = 10_000_000
 TOKEN = "sesame"
 BODIES: dict[str, list[Any]] = {
     "/v1/predict": [
@@ -100,10 +102,22 @@ def send(port: int, request: bytes) -> tuple[str, float]:
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=MAX_SECONDS + 5) as connection:
         with suppress(OSError):
             connection.sendall(request)
-        while len(answer) < 10_000_000 and (more := connection.recv(1 << 16)):
+        while not is_complete(answer, request) and (more := connection.recv(1 << 16)):
             answer += more
     found = re.match(rb"HTTP/1.1 (\d{3})", answer)
     return found[1].decode() if found else "closed", time.monotonic() - begin
+
+
+def is_complete(answer: bytes, request: bytes) -> bool:
+    """Whether an answer has its whole body; a server that keeps the connection open does not say it by closing."""
+    head, end, body = answer.partition(b"\r\n\r\n")
+    if not end or len(answer) > MAX_ANSWER_BYTES:
+        return bool(end)
+    if request.startswith(b"HEAD ") or re.match(rb"HTTP/1.1 (1\d\d|204|304)", head):
+        return True
+    if length := re.search(rb"(?im)^content-length: *(\d+)", head):
+        return len(body) >= int(length[1])
+    return body.endswith(b"0\r\n\r\n") if re.search(rb"(?im)^transfer-encoding: *chunked", head) else False
 
 
 def run_raw(port: int, rounds: int, seconds: float, seed: int, picture: bytes) -> tuple[Counter[str], list[str]]:
@@ -155,6 +169,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=2000, help="requests over raw sockets")
     parser.add_argument("--examples", type=int, default=100, help="requests by schemathesis of each operation")
     parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--tally", type=Path, default=None, help="file to which the counts are added, see tallies.py")
     options = parser.parse_args()
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
@@ -176,6 +191,9 @@ def main() -> int:
     print(f"raw sockets    {raw.total():>8,} requests: {dict(sorted(raw.items()))}")
     print(f"schemathesis   {described.total():>8,} requests: {dict(sorted(described.items()))}")
     print("\n".join(f"FAULT {fault}" for fault in faults) or "0 faults")
+    if options.tally:
+        counts = Counter({"raw sockets": raw.total(), "schemathesis": described.total()})
+        Tally("web", seed, "1/1", counts, Counter(faults)).append_to(options.tally)
     return 1 if faults else 0
 
 
