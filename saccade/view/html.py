@@ -14,7 +14,9 @@ from saccade.view.codec import pack_document
 
 ENTRY_MODULE = "main.js"
 SCHEMA = 1
-FRAME_HEIGHT = 960  # pixels; the heads of an input of 18 tokens and all controls fit, longer ones scroll
+FRAME_HEIGHT = 960  # pixels of a frame in a notebook: the heads of 18 tokens and all controls fit
+ROW_HEIGHT = 30  # pixels of a token
+MAX_FRAME_HEIGHT = 1320  # pixels; more than 30 tokens scroll
 # The browser then blocks every network request of the page.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w.]+)";\n', re.MULTILINE)
@@ -74,11 +76,13 @@ def _build_standalone(
     )  # fmt: skip
 
 
-def build_iframe(document: Mapping[str, Any], *, height: int = FRAME_HEIGHT) -> str:
+def build_iframe(document: Mapping[str, Any]) -> str:
     """Build the page as a sandboxed iframe for notebooks, isolated from the notebook's own scripts and styles.
 
-    Its lower edge can be pulled down.
+    It is as high as its tokens need, up to a limit. Its lower edge can be pulled down.
     """
+    longest = max(map(len, document["labels"].values()), default=0)
+    height = min(max(FRAME_HEIGHT + (longest - 18) * ROW_HEIGHT, FRAME_HEIGHT), MAX_FRAME_HEIGHT)
     page = escape(build_page(document, place="saccade-alone saccade-frame"))
     return (
         f'<iframe title="attention page" sandbox="allow-scripts" srcdoc="{page}" '

@@ -222,6 +222,19 @@ def test_page_in_a_frame_of_a_notebook_works(browser, make_document):
     context.close()
 
 
+@pytest.mark.parametrize(("tokens", "scrolls"), [(3, False), (18, False), (26, False), (60, True)])
+def test_a_frame_of_a_notebook_is_as_high_as_its_tokens_need(browser, make_document, tokens, scrolls):
+    source = [str(n) for n in range(tokens)]
+    labels = {"source": source, "target": ["a", "<end>"], "seen": ["<start>", "a"]}
+    tab = browser.new_page(viewport={"width": 1000, "height": 700})
+    tab.set_content(build_iframe(make_document(labels=labels)))
+    tab.frame_locator("iframe").get_by_role("tab", name="Heads").wait_for()
+    [_, frame] = tab.frames
+    assert frame.locator(".lines").evaluate("lines => lines.scrollHeight > lines.clientHeight + 1") == scrolls
+    assert tab.locator("iframe").bounding_box()["height"] <= 1320
+    tab.close()
+
+
 HOST = """<!doctype html><html lang="en"><title>host</title><link rel="stylesheet" href="/page.css">
 <h1>host</h1><main id="place"></main><script type="module" src="/host.js"></script></html>"""
 SCRIPT = """import { mount } from "./main.js";

@@ -121,7 +121,7 @@ class CorpusSplit:
                 yield row
                 continue
             name = self.name_cells(len(row) - 1)[empty[0]]
-            file = self.corpus.files[empty[0]] if len(self.corpus.files) == 2 and not self.media_reader else self.name
+            file = self.name if self.media_reader else pairs.name_side(self.corpus, empty[0])
             self.bad_rows(BadRowError(f"{file}:{row[0]}", f"the {name} is empty"))
 
     def open_documents(self, share: Share = WHOLE, place: Mapping[str, Any] | None = None) -> DocumentReader:

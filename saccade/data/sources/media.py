@@ -73,7 +73,8 @@ def read_media(
     metadata = Path(corpus.files[1]) if len(corpus.files) == 2 else find_metadata(root)
     if metadata is not None:
         opened = table.read_records(metadata, is_header=lambda first: True, on_bad_row=on_bad_row)
-        records = ((f"{metadata}:{number}", number, table.flatten(record)) for number, record in opened)
+        where = name_file(corpus, str(metadata))
+        records = ((f"{where}:{number}", number, table.flatten(record)) for number, record in opened)
         rows = _read_metadata(root, records, corpus.columns, target, has_questions, on_bad_row)
     elif target == "label" and not has_questions:
         rows = _read_class_folders(root, suffixes, corpus.files[0])
@@ -102,6 +103,17 @@ def resolve_folder(corpus: Corpus) -> Path:
         hint = "" if path.suffix or "/" in name else " (a data set of the Hugging Face Hub is OWNER/NAME)"
         raise SaccadeError(f"{build_missing_file_error(path)}{hint}")
     raise SaccadeError(f"{name} is not a folder of files; expected a folder, or one of {', '.join(ARCHIVE_SUFFIXES)}")
+
+
+def name_file(corpus: Corpus, path: str) -> str:
+    """Return what messages call a file of a corpus; files of archives and of data sets are in the cache."""
+    name = corpus.files[0]
+    if len(corpus.files) == 1 and hub_media.is_media_dataset(name):
+        number = Path(path).stem  # of the row
+        return f"{name}[{corpus.split}]" + (f":{int(number)}" if number.isdigit() else "")
+    if name.lower().endswith(ARCHIVE_SUFFIXES):
+        return path.replace(str(resolve_folder(corpus)), name, 1)
+    return path
 
 
 def list_files(name: str, *, medium: str, suffixes: Suffixes = ()) -> list[str]:

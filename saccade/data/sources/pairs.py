@@ -82,6 +82,15 @@ def find_columns(corpus: Corpus, *, on_bad_row: OnBadRow = raise_error) -> tuple
     return table.find_columns(Path(name), columns=columns, names=names, on_bad_row=on_bad_row)
 
 
+def name_side(corpus: Corpus, side: int) -> str:
+    """Return what messages call the file or the split of a data set that the cells of a side come from."""
+    if len(corpus.files) == 2:
+        return corpus.files[side]
+    [name] = corpus.files
+    plain = corpus.format is not None or name.startswith(EMBEDDED_PREFIX)
+    return name if plain or not is_dataset(name) else f"{name}[{corpus.split}]"
+
+
 def read_lines(path: str | Path) -> Iterator[str]:
     """Yield the lines of a text file; `-` is standard input, whose lines are yielded as they arrive."""
     if str(path) == "-":

@@ -16,9 +16,8 @@ import torch
 from saccade.config.schema import Corpus, MediaReader
 from saccade.data.batching.batch import Field, Frames, Media, Pictures
 from saccade.data.media.decoding import decode_all, get_decoding_key
-from saccade.data.sources.archives import ARCHIVE_SUFFIXES
 from saccade.data.sources.bad_rows import BadRowError, OnBadRow, ignore_error
-from saccade.data.sources.media import hash_media, read_media, resolve_folder
+from saccade.data.sources.media import hash_media, name_file, read_media
 from saccade.data.store.arrays import Store, compute_checksum, discard, write_folder
 from saccade.data.tokenization.encode import EncodingCounts
 from saccade.data.tokenization.labels import Labels
@@ -122,15 +121,12 @@ def find_unreadable(source: MediaSource, decoded: DecodedMedia) -> Iterator[BadR
     """Yield an error for each file that could not be decoded; recordings that are too long are none."""
     if len(decoded.broken) == len(decoded.too_long):
         return
-    paths, name, folder = source.list_paths(), source.corpus.files[0], ""
-    if name.lower().endswith(ARCHIVE_SUFFIXES):  # name the archive, not the folder in the cache
-        folder = str(resolve_folder(source.corpus))
+    paths = source.list_paths()
     for number, reason in decoded.broken.items():
         if number in decoded.too_long:
             continue
         reason = " ".join(reason.replace(paths[number], "", 1).split()).replace(" :", ":")
-        path = f"{name}{paths[number].removeprefix(folder)}" if folder else paths[number]
-        yield BadRowError(path, reason)
+        yield BadRowError(name_file(source.corpus, paths[number]), reason)
 
 
 def format_too_long_note(source: MediaSource, decoded: DecodedMedia) -> str:

@@ -1,10 +1,11 @@
 """Rows that cannot be used: the first one stops, or all are skipped, counted and listed (`data.on_error`)."""
 
+import ast
 import json
 
 import pytest
 
-from saccade.config.load import load
+from saccade.config.load import load, validate
 from saccade.data.prepare import prepare
 from saccade.data.sources.bad_rows import list_rows
 from saccade.errors import SaccadeError
@@ -59,6 +60,27 @@ def write_parquet(folder):
     return [str(folder / "a.parquet")]
 
 
+def write_hub(folder):
+    """A folder that `datasets` has saved, named as a data set of the Hub is; a missing value and an empty text."""
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    rows = [*GOOD[:2], ("lonely", None), *GOOD[2:], (" ", "lonely")]
+    records = [dict(zip(("source", "target"), row, strict=True)) for row in rows]
+    datasets.DatasetDict(train=datasets.Dataset.from_list(records)).save_to_disk(folder / "hub")
+    return [str(folder / "hub")]
+
+
+def write_own_format(folder):
+    """Lines of Python values, read by a function of the user: no record, a missing column, a number, an empty text."""
+    good = [{"source": source, "target": target} for source, target in GOOD]
+    bad = [{"source": "lonely"}, ["source", "target"], {"source": 3, "target": "x"}, {"source": "x", "target": ""}]
+    return write_lines(folder / "a.own", map(repr, [*good[:2], *bad, *good[2:]]))
+
+
+def read_own_format(path):
+    return map(ast.literal_eval, path.read_text("utf-8").splitlines())
+
+
 SOURCES = {
     write_aligned: [("a.en:2", "not valid UTF-8"), ("a.de:4", "the target is empty")],
     write_csv: [
@@ -73,6 +95,13 @@ SOURCES = {
         ("a.jsonl:6", "expected text in column 'source', got int"),
         ("a.jsonl:7", "expected one JSON object a line, got list"),
     ],
+    write_hub: [("hub[train]:3", "column 'target', got NoneType"), ("hub[train]:8", "the source is empty")],
+    write_own_format: [
+        ("a.own:3", "no column 'target' (columns: source)"),
+        ("a.own:4", "the format 'own' must yield records {column: value}, got list"),
+        ("a.own:5", "expected text in column 'source', got int"),
+        ("a.own:6", "the target is empty"),
+    ],
     write_parquet: [("a.parquet:4", "a cell cannot be read"), ("a.parquet:8", "column 'target', got NoneType")],
 }
 
@@ -83,8 +112,11 @@ def make(tmp_path):
 
     def make(files, *changes, name="dates"):
         reported = []
-        recipe = load(name, overrides=["data.train=[]", "data.valid=[]", *changes])
-        data = recipe.data.model_copy(update={"train": type(recipe.data).model_validate({"train": [files]}).train})
+        kinds = {"own": read_own_format}
+        recipe = load(name, overrides=["data.train=[]", "data.valid=[]", *changes], kinds=kinds)
+        own = {"format": {"kind": "own"}} if files[0].endswith(".own") else {}
+        train = validate({"data": {"train": [{"files": files, **own}]}}, kinds=kinds).data.train
+        data = recipe.data.model_copy(update={"train": train})
         recipe = recipe.model_copy(update={"data": data})
         return prepare(recipe, cache=tmp_path / "cache", report=reported.append), reported
 

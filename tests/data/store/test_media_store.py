@@ -96,6 +96,27 @@ def test_broken_files_stop_or_are_skipped_and_listed(folder, tmp_path):
     assert not [path for path, _ in data.valid_pairs if path.endswith(("3.png", "4.png"))]
 
 
+@pytest.mark.filterwarnings("default")  # of `datasets`
+def test_broken_pictures_of_a_hub_data_set_are_named_by_the_data_set(folder, tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    files = [file.read_bytes() for file in sorted(folder.rglob("*.png"))]
+    files[2:4] = [b"not a picture", None]
+    images = [file and {"bytes": file, "path": None} for file in files]
+    rows = [{"image": image, "label": n % 2} for n, image in enumerate(images)]
+    features = datasets.Features(image=datasets.Image(), label=datasets.ClassLabel(names=["even", "odd"]))
+    hub = tmp_path / "hub"
+    datasets.DatasetDict(train=datasets.Dataset.from_list(rows, features=features)).save_to_disk(hub)
+    with pytest.raises(SaccadeError) as stopped:
+        prepare_media(hub, tmp_path)
+    data, notes = prepare_media(hub, tmp_path, on_error="skip")
+    assert str(stopped.value).startswith(f"{hub}[train]:3: is not a readable picture; expected JPEG, PNG")
+    [damaged, missing] = list_rows(data.bad_rows)
+    assert notes[0].startswith(f"2 rows were skipped in {hub}; the first one is {hub}[train]:3: is not a readable")
+    assert damaged["row"] == f"{hub}[train]:3" and missing == {"row": f"{hub}[train]:4", "error": "not found"}
+    assert len(data.train) == 8
+
+
 def test_broken_files_of_an_archive_are_named_as_the_user_knows_them(folder, tmp_path):
     for number in range(1, 6):
         (folder / ("even", "odd")[number % 2] / f"{number}.png").write_text("not a picture")
