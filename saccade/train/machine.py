@@ -118,7 +118,7 @@ class MemoryTracker:
         # weights, gradients and the two moments of Adam
         trained = (get_local(p) for p in model.parameters() if p.requires_grad)
         self.fixed = sum(4 * p.numel() * p.element_size() for p in trained)
-        self.tokens = 1  # padded tokens of the largest batch tried so far
+        self.tokens = 0  # padded tokens of the largest batch tried so far
         self.completed_step = False  # whether a step has succeeded
 
     def record_batch(self, tokens: int) -> None:
@@ -138,7 +138,8 @@ class MemoryTracker:
             )
         free, _ = torch.cuda.mem_get_info(self.device)
         total = free + torch.cuda.memory_reserved(self.device)
-        per_token = max(1.0, (total - self.fixed) / self.tokens) * (1 if self.completed_step else 2)
+        tokens = self.tokens or self.settings.batch_tokens  # where the first batch did not even fit as integers
+        per_token = max(1.0, (total - self.fixed) / tokens) * (1 if self.completed_step else 2)
         return build_out_of_memory_error(
             self.settings, total=total, fixed=self.fixed, per_token=per_token, resume=resume
         )

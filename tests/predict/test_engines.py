@@ -140,6 +140,16 @@ def test_a_missing_ctranslate2_is_reported(make_run: Any, monkeypatch: pytest.Mo
         Predictor.load(make_run("one"), device="cpu", engine="ctranslate2")
 
 
+def test_a_model_that_ctranslate2_cannot_express_needs_no_ctranslate2(
+    make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reason is the model, so that nobody installs the package in vain."""
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    run = make_run("one", reader={"causal": True, "stack": {"layers": 1, "dim": 22, "heads": 11, "ff": 13}})
+    with pytest.raises(SaccadeError, match=r"CTranslate2 cannot express reader.causal = true; use engine torch"):
+        Predictor.load(run, device="cpu", engine="ctranslate2")
+
+
 def test_hyper_threads_of_one_core_count_once(tmp_path: Any) -> None:
     for number, siblings in enumerate(["0,2", "1,3", "0,2", "1,3"]):
         folder = tmp_path / f"cpu{number}" / "topology"

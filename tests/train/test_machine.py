@@ -80,6 +80,14 @@ def test_out_of_memory_by_weights_alone_says_so():
     assert "no batch fits; make the model smaller" in str(error)
 
 
+def test_memory_that_ends_before_the_first_batch_is_used_suggests_a_smaller_one(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 * GIB, 8 * GIB))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 5 * GIB)
+    watch = MemoryTracker(Train(batch_tokens=2000), nn.Linear(3, 2), torch.device("cuda"))
+
+    assert "train.batch_tokens=800 " in str(watch.build_error(resume=""))
+
+
 @pytest.mark.parametrize(("fitted", "expected"), [(True, 800), (False, 400)])
 def test_memory_watch_estimates_from_the_largest_batch(monkeypatch, fitted, expected):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 * GIB, 8 * GIB))

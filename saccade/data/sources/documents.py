@@ -11,7 +11,7 @@ A corpus is one of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,10 @@ class DocumentReader:
     def __next__(self) -> Document:
         return next(self._documents)
 
+    def close(self) -> None:
+        """Close the file that is being read; there are no more documents then."""
+        self._documents.close()
+
     @property
     def place(self) -> dict[str, Any]:
         """Where the next document begins, as JSON."""
@@ -129,7 +133,7 @@ class DocumentReader:
         if self.bad_rows is not None:
             self.bad_rows.check_share(self.read)
 
-    def _select(self, documents: Iterator[Document], skip: int) -> Iterator[Document]:
+    def _select(self, documents: Iterator[Document], skip: int) -> Generator[Document, None, None]:
         for document in documents:
             self.kept += 1
             if self.kept > skip and (self.kept - 1) % self.stride.count == self.stride.number:

@@ -36,13 +36,13 @@ class Translator:
 
     def __init__(self, run: Run, *, precision: str) -> None:
         """Convert a run once; the converted model is kept in the folder of the run."""
+        check_convertible(run.recipe)  # first: nobody should install a package that cannot express the model
         try:
             import ctranslate2
         except ImportError:
             raise SaccadeError(
                 f"ctranslate2 is not installed; use engine torch, or install it with: {get_install_command('export')}"
             ) from None
-        check_convertible(run.recipe)
         folder = run.path / CONVERTED_FOLDER
         made_from = describe_conversion(run.recipe, hash_file(run.path / WEIGHTS))
         if not _is_up_to_date(folder, made_from):

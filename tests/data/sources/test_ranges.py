@@ -71,6 +71,7 @@ def test_reading_goes_on_at_any_place(tmp_path: Path, name: str, unit: str) -> N
         first = DocumentReader(corpus, unit=unit)
         assert [next(first) for _ in range(taken)] == whole[:taken]
         place = json.loads(json.dumps(first.place))
+        first.close()  # the garbage collector could otherwise find an open file
         assert [*DocumentReader(corpus, unit=unit, place=place)] == whole[taken:]  # with the same line numbers
 
 
