@@ -9,6 +9,10 @@ class Diverged(SaccadeError):
     """The training loss is no longer a finite number."""
 
 
+class MemoryExhausted(SaccadeError):
+    """A batch does not fit into memory; a smaller one may."""
+
+
 class LocalError(SaccadeError):
     """An error of one process of a distributed training, which reports it itself; other errors rank 0 reports."""
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
 from saccade.ladder.results import Ladder, Row
+from saccade.plotting import Axes, Figure, reproducible_plot
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#999999")  # Okabe and Ito
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
@@ -24,7 +21,7 @@ def draw_lengths(ladder: Ladder, path: Path) -> None:
     panels = {group: rows for group, rows in panels.items() if rows}
     if "almost" in panels:
         panels["almost"] += [row for row in ladder.rows if row.rung == TRANSFORMER]
-    with matplotlib.rc_context({"svg.hashsalt": "saccade", "svg.fonttype": "none", "font.size": 9}):
+    with reproducible_plot():
         figure = Figure(figsize=(4.6 * len(panels), 3.8), layout="constrained")
         areas = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         for axes, (group, rows) in zip(areas, panels.items(), strict=True):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from saccade.plotting import Figure
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#999999")  # Okabe and Ito
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -96,10 +96,9 @@ class Matrix:
 
 def to_svg(drawing: Drawing) -> str:
     """Render a figure as SVG; text stays text, so that it can be searched and read aloud."""
-    import matplotlib
-    from matplotlib.figure import Figure
+    from saccade.plotting import Figure, reproducible_plot
 
-    with matplotlib.rc_context({"svg.hashsalt": "saccade", "svg.fonttype": "none", "font.size": 9}):
+    with reproducible_plot():
         figure = Figure(figsize=(5.6, 3.4), layout="constrained")
         drawing.plot(figure)
         written = io.StringIO()

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-import torch
-
 from saccade.config.metric import (
     LANGUAGE_MODEL,
     Predictions,
@@ -100,7 +98,7 @@ def rank_last_items(model: LanguageModel, texts: Sequence[str]) -> list[int]:
     if not rows:
         raise SaccadeError("there is nothing to evaluate: no text was given; is the file empty?")
     rows, ranks = [row[-max_length:] for row in rows], [0] * len(rows)
-    with torch.inference_mode():
+    with model.inference():
         for group in group_by_length([len(row) for row in rows], budget=model.recipe.predict.batch_tokens):
             batch = Batch({"target": pad([rows[i] for i in group])}).to(model.device)
             for i, rank in zip(group, _rank_targets(model, batch), strict=True):

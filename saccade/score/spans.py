@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-import torch
-
 from saccade.config.schema import Corpus
 from saccade.data.batching.batches import iter_validation_batches
 from saccade.data.batching.spans import CorruptedSpans
@@ -55,7 +53,7 @@ def measure_spans(model: Predictor, corpora: Sequence[Corpus]) -> SpanEvaluation
     rows = prepare(recipe.model_copy(update={"data": data}), tokenizers=model.tokenizers).train
     assert isinstance(rows, CorruptedSpans), "nothing is streamed"
     total, tokens = 0.0, 0
-    with torch.inference_mode():
+    with model.inference():
         for batch in iter_validation_batches(rows, batch_tokens=recipe.predict.batch_tokens):
             total -= float(compute_token_log_probs(model.model, batch.to(model.device)).double().sum())
             tokens += batch.counts["target"]

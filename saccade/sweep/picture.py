@@ -7,10 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
+from saccade.plotting import Axes, Figure, reproducible_plot
 from saccade.sweep.results import Sweep, SweepRow, get_titles
 from saccade.sweep.trials import FINISHED
 
@@ -21,7 +18,7 @@ MAX_TICKS = 12  # values that are labelled one by one
 
 def draw_scores(sweep: Sweep, path: Path) -> None:
     """Write the figure in the format of the file extension."""
-    with matplotlib.rc_context({"svg.hashsalt": "saccade", "svg.fonttype": "none", "font.size": 9}):
+    with reproducible_plot():
         figure = Figure(figsize=(PANEL_WIDTH * len(sweep.keys), HEIGHT), layout="constrained")
         panels = figure.subplots(1, len(sweep.keys), sharey=True, squeeze=False)[0]
         for axes, key, title in zip(panels, sweep.keys, get_titles(sweep), strict=True):

@@ -133,23 +133,23 @@ def describe_weights(s: Session) -> str:
 
 def plot_loss(run: Path) -> None:
     """Plot training and validation loss over steps."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from saccade.plotting import Figure, FigureCanvasAgg, plot_defaults
 
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    for event, label in (("train", "training"), ("valid", "validation")):
-        lines = [line for line in read_metrics(run / METRICS) if line.get("event") == event]
-        points = [(line["step"], loss) for line in lines if (loss := get_number(line, "loss")) is not None]
-        if points:
-            axes.plot(*zip(*points, strict=True), label=label, marker="." if len(points) < 50 else None)
-    axes.set(xlabel="step", ylabel="loss", title=run.name)
-    axes.grid(alpha=0.3)
-    if axes.lines:
-        axes.legend()
-    with atomic_replace(run / LOSS_PLOT) as temporary:
-        figure.savefig(temporary, format="png", dpi=120)
+    with plot_defaults():
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        for event, label in (("train", "training"), ("valid", "validation")):
+            lines = [line for line in read_metrics(run / METRICS) if line.get("event") == event]
+            points = [(line["step"], loss) for line in lines if (loss := get_number(line, "loss")) is not None]
+            if points:
+                axes.plot(*zip(*points, strict=True), label=label, marker="." if len(points) < 50 else None)
+        axes.set(xlabel="step", ylabel="loss", title=run.name)
+        axes.grid(alpha=0.3)
+        if axes.lines:
+            axes.legend()
+        with atomic_replace(run / LOSS_PLOT) as temporary:
+            figure.savefig(temporary, format="png", dpi=120)
 
 
 def format_model_card(s: Session, chosen: FinalWeights) -> str:

@@ -5,49 +5,16 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
-from torch.overrides import TorchFunctionMode
 
-from saccade.allocation import format_bytes, is_free
 from saccade.data.batching.batch import Batch
 from saccade.errors import LocalError, ProcessLost, SaccadeError
+from saccade.kernels.memory import ProductGuard, is_out_of_memory
 from saccade.train import checkpoint
 from saccade.train.machine import reseed
 from saccade.train.session import Session
-
-COPIES = 2  # of the output of a linear layer: also what is computed from it, and later its gradient
-MIN_CHECKED_BYTES = 2**26  # smaller outputs are not worth a look at the memory
-# Messages of a RuntimeError: CUDA and Apple GPUs; the allocator of CPUs on Linux and macOS, on Windows; cuBLAS
-OUT_OF_MEMORY = ("out of memory", "DefaultCPUAllocator", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
-
-
-def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether memory ran out, or the error arose while such an error was handled, as at the end of a CUDA capture."""
-    while error is not None:
-        if isinstance(error, torch.OutOfMemoryError):
-            return True
-        if isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY):
-            return True
-        error = error.__context__
-    return False
-
-
-class ProductGuard(TorchFunctionMode):
-    """Lets a linear layer whose output does not fit into the free memory of the CPU raise an OutOfMemoryError.
-
-    Linux grants more memory than there is, and ends the process that uses it.
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is F.linear and isinstance(args[0], torch.Tensor):
-            x, weight = args[:2]
-            needed = COPIES * x.element_size() * weight.shape[0] * (x.numel() // max(1, x.shape[-1]))
-            if needed >= MIN_CHECKED_BYTES and not is_free(needed):
-                raise torch.OutOfMemoryError(f"out of memory: {format_bytes(needed)} for a linear layer")
-        return func(*args, **(kwargs or {}))
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,15 +17,16 @@ from saccade.data.batching.batches import iter_validation_batches
 from saccade.data.prepare import PreparedData
 from saccade.data.tokenization.encode import encode_lines
 from saccade.data.tokenization.lexicon import load_lexicon
-from saccade.errors import SaccadeError
+from saccade.errors import MemoryExhausted, SaccadeError
+from saccade.kernels.memory import find_widest, guard_products, is_out_of_memory
 from saccade.model.run import named_weights, write_tensors
+from saccade.predict.predictors.predictor import Predictor
 from saccade.runs import WEIGHTS
 from saccade.train import checkpoint
 from saccade.train.average import Weights, swap_weights
 from saccade.train.distributed.parts import gather_whole, reshard
 from saccade.train.loss import Meter
 from saccade.train.machine import autocast, reseed
-from saccade.train.objectives.terms import Term
 from saccade.train.session import Session, build_diverged_error
 from saccade.train.transfer.lora import merge_lora_weights
 
@@ -86,7 +88,7 @@ def compute_validation_loss(s: Session) -> ValidationLoss:
     batches = iter_validation_batches(s.valid, batch_tokens=s.recipe.train.batch_tokens)
     try:
         for number, batch, counted in share_batches(s, batches):
-            meter.add(compute_batch_terms(s, batch, number=number, counted=counted))
+            add_batch(s, meter, batch, number=number, counted=counted)
     finally:
         s.loss.train()
         reshard(s.model)
@@ -120,20 +122,34 @@ def compute_mean_loss(s: Session, batches: Iterable[tuple[int, Batch]]) -> float
     s.loss.eval()
     try:
         for number, batch in batches:
-            meter.add(compute_batch_terms(s, batch, number=number, counted=True))
+            add_batch(s, meter, batch, number=number, counted=True)
     finally:
         s.loss.train()
         reshard(s.model)
     return meter.read(s.ranks)["loss"]
 
 
-def compute_batch_terms(s: Session, batch: Batch, *, number: int, counted: bool) -> dict[str, Term]:
-    """Loss terms of one batch, with the same random numbers in every validation; 0 unless `counted`."""
-    reseed(s.generator, seed=s.recipe.train.seed, number=-1 - number)
-    terms = s.loss(batch.to(s.device), s.generator).terms
-    if counted:
-        return terms
-    return {name: term._replace(sum=term.sum * 0, count=0) for name, term in terms.items()}
+def add_batch(s: Session, meter: Meter, batch: Batch, *, number: int, counted: bool) -> None:
+    """Add the loss terms of one batch, with the same random numbers in every validation; 0 unless `counted`.
+
+    It is computed in as many parts as a training batch, and in more and smaller ones as long as memory runs out.
+    """
+    parts = s.progress.split
+    while True:
+        reseed(s.generator, seed=s.recipe.train.seed, number=-1 - number)
+        try:
+            with guard_products(find_widest(s.model)):
+                found = [s.loss(part.to(s.device), s.generator).terms for part in batch.split(parts)]
+            break
+        except RuntimeError as error:
+            if not (s.splits_on_out_of_memory and is_out_of_memory(error)) or parts >= (batch.num_rows or 1):
+                raise
+        gc.collect()  # frames of the exception may hold activations
+        parts *= 2
+    for terms in found:
+        if not counted:
+            terms = {name: term._replace(sum=term.sum * 0, count=0) for name, term in terms.items()}
+        meter.add(terms)
 
 
 class Scoring(NamedTuple):
@@ -182,12 +198,22 @@ def decode_shared(s: Session, texts: Sequence[str], decoding: Decoding) -> list[
     predictor_class = s.recipe.task.get_predictor(s.recipe)
     predictor = predictor_class(model, recipe=s.recipe, tokenizers=s.tokenizers, lexicon=load_lexicon(s.run))
     own = texts[s.ranks.batch_rank :: s.ranks.batch_world]
-    outputs = list[str]()
-    if own:
-        with autocast(s.recipe.train, s.device):
-            outputs = predictor.predict(own, decoding=decoding)
+    outputs = predict_in_memory(s, predictor, own, decoding) if own else []
     shares = s.ranks.gather(list(outputs))
     return [shares[place % len(shares)][place // len(shares)] for place in range(len(texts))]
+
+
+def predict_in_memory(s: Session, predictor: Predictor, texts: Sequence[str], decoding: Decoding) -> list[str]:
+    """Decode in batches as small as memory needs them; as many smaller than usual as those of training are."""
+    batch_tokens = max(1, decoding.batch_tokens // s.progress.split)
+    while True:
+        try:
+            with autocast(s.recipe.train, s.device):
+                return predictor.predict(texts, decoding=decoding.model_copy(update={"batch_tokens": batch_tokens}))
+        except MemoryExhausted:
+            if batch_tokens == 1:
+                raise
+        batch_tokens //= 2
 
 
 def is_better(s: Session, value: float, than: float) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 
-from matplotlib import font_manager
-
+from saccade.plotting import font_manager
 from saccade.view.labels import format_code_point
 
 DIRECTION_MARKS = frozenset("\u200e\u200f\u2066\u2067\u2068\u2069")  # need no glyph: the layout removes them

@@ -9,14 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import ArrayLike
 
 from saccade.errors import SaccadeError
+from saccade.plotting import Axes, ConstrainedLayoutEngine, Figure, matplotlib, plot_defaults
 from saccade.view.fonts import find_families, replace_missing_glyphs
 from saccade.view.labels import check_map, compute_visual_order, shorten, split_clusters, to_readable
 
@@ -86,7 +83,7 @@ def check_picture_path(path: str | Path, *, theme: str) -> Path:
 def apply_style(texts: Sequence[str], *, theme: str) -> Iterator[list[str]]:
     """Set fonts for these texts and the colors of a theme inside the context; yield the font families."""
     families = find_families([*texts, "U+0123456789ABCDEF"])
-    with matplotlib.rc_context():
+    with plot_defaults():
         _set_rc(families, theme)
         yield families
 
@@ -108,11 +105,10 @@ def _replace_missing_glyphs(panel: Panel, families: Sequence[str]) -> Panel:
 
 
 def _set_rc(families: list[str], theme: str) -> None:
-    """Set matplotlib's parameters on top of its defaults, so that a user's own matplotlibrc has no effect."""
+    """Set fonts and colors on top of matplotlib's defaults."""
     _, background, ink = THEMES[theme]
-    matplotlib.rcdefaults()
     matplotlib.rc("font", family=families)
-    matplotlib.rc("text", color=ink, parse_math=False)  # a dollar sign starts no formula
+    matplotlib.rc("text", color=ink)
     matplotlib.rc("axes", edgecolor=ink, facecolor=background)
     matplotlib.rc("xtick", color=ink)
     matplotlib.rc("ytick", color=ink)

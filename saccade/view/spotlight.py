@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 from rich.cells import cell_len
 
 from saccade.errors import SaccadeError
+from saccade.plotting import Figure
 from saccade.view.background import Background
 from saccade.view.fonts import replace_missing_glyphs
 from saccade.view.labels import shorten, to_readable

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
+from saccade.plotting import Axes, Figure
 from saccade.view.labels import check_map, shorten, to_readable
 from saccade.view.picture import THEMES, Panel, apply_style, check_picture_path, save_figure, wrap_title
 from saccade_worlds.navigation.route_map import Route

@@ -70,7 +70,7 @@ def read_metrics(run):
 PLACES = {
     "batch": (prefetch.Prefetcher, "next_batch"),
     "update": (loop, "apply_gradients"),
-    "validation": (validation, "compute_batch_terms"),
+    "validation": (validation, "add_batch"),
     "best": (validation, "write_model_weights"),
     "file": (checkpoint, "write_file"),
     "rename": (checkpoint, "sync_folder"),

@@ -11,13 +11,15 @@ from test_step import FIRST, SECOND, session
 
 from saccade.data.batching.batch import Batch, Frames, Pictures, pad
 from saccade.errors import SaccadeError
-from saccade.train import loop, out_of_memory
+from saccade.kernels import memory
+from saccade.kernels.memory import is_out_of_memory
+from saccade.train import loop, validate
 from saccade.train.batches.pack import pack_batch
 from saccade.train.distributed.ranks import Ranks
 from saccade.train.loss import MicroBatchLoss
 from saccade.train.objectives.objectives import next_token_loss
 from saccade.train.objectives.terms import Term
-from saccade.train.out_of_memory import is_out_of_memory
+from saccade.train.out_of_memory import report_out_of_memory
 from saccade_worlds.navigation.poses import NavigationGraph
 
 STEPS = {"steps": 6, "valid_every": 3, "save_every": 2, "report_every": 2, "accumulate": 1}
@@ -383,24 +385,74 @@ def test_all_processes_split_when_one_runs_out_of_memory(processes, tmp_path, po
 
 
 class FreeMemory:
-    """Free memory for the outputs of linear layers of some rows."""
+    """Free memory on a CPU for the outputs of linear layers of some rows."""
 
     def __init__(self, monkeypatch, free):
-        self.asked = []
-        monkeypatch.setattr(out_of_memory, "MIN_CHECKED_BYTES", 0)
-        monkeypatch.setattr(out_of_memory, "is_free", lambda needed: self.asked.append(needed) or needed <= free)
+        self.asked, self.granted = [], []
+        monkeypatch.setattr(memory, "MIN_CHECKED_BYTES", 0)
+        monkeypatch.setattr(memory, "is_free", self.grant)
+        self.free = free
+
+    def grant(self, needed):
+        self.asked.append(needed)
+        if needed <= self.free:
+            self.granted.append(needed)
+        return needed <= self.free
 
 
 def test_a_linear_layer_that_does_not_fit_on_the_cpu_splits_the_batch(monkeypatch):
-    """The widest output, of queries, keys and values, has 5 x 5 x 42 floats; there is room for three rows, twice."""
+    """The widest output, of queries, keys and values, has 5 x 5 x 42 floats; four times three rows are free."""
     whole = session([WHOLE], **SMOOTH)
     loop.optimizer_step(whole)
-    s, memory = logged([WHOLE, WHOLE], accumulate=1, **SMOOTH), FreeMemory(monkeypatch, 2 * 4 * 3 * 5 * 42)
+    s, free = logged([WHOLE, WHOLE], accumulate=1, **SMOOTH), FreeMemory(monkeypatch, 4 * 4 * 3 * 5 * 42)
 
     loop.optimizer_step(s)
 
     assert s.progress.split == 2 and "out of memory; from here on a batch is split into 2" in s.log.lines[0]
     assert_same_weights(whole, s, atol=1e-7, rtol=1e-5)
-    asked = len(memory.asked)
+    asked = len(free.asked)
     loop.optimizer_step(s)
-    assert len(memory.asked) == asked  # not in further steps
+    assert len(free.asked) == asked  # not in further steps
+
+
+def measure_loss(s):
+    return validate.compute_mean_loss(s, [(0, WHOLE), (1, SECOND)])
+
+
+def test_validation_computes_a_batch_that_does_not_fit_on_the_cpu_in_parts(monkeypatch):
+    s = session([WHOLE])
+    whole = measure_loss(s)
+    free = FreeMemory(monkeypatch, 2 * 4 * 3 * 5 * 42)  # three rows of the widest output, twice
+
+    assert measure_loss(s) == pytest.approx(whole, rel=1e-6)
+    refused = 2 * 4 * 5 * 4 * 42  # five rows of four source tokens
+    assert refused in free.asked
+    s.progress.split = 2  # as a batch of training
+    free.asked.clear()
+    assert measure_loss(s) == pytest.approx(whole, rel=1e-6)
+    assert refused not in free.asked
+
+
+def test_an_example_of_validation_that_does_not_fit_ends_the_training(monkeypatch):
+    s = session([WHOLE])
+    FreeMemory(monkeypatch, 4 * 4 * 42)
+    with pytest.raises(SaccadeError, match="out of memory with train.batch_tokens"), report_out_of_memory(s):
+        measure_loss(s)
+
+
+def test_a_training_whose_validation_and_outputs_do_not_fit_ends_as_any_other(tmp_path, monkeypatch):
+    """The same outputs and scores, from smaller batches, and no layer that did not fit."""
+    train = {**STEPS, "valid_predictions": 40, "metric": "accuracy", "stack": {**small.STACK, "dropout": 0.0}}
+    small.api.train(small.small(**train), run=tmp_path / "one")
+    free = FreeMemory(monkeypatch, 4 * 4 * 90 * 42)
+    small.api.train(small.small(**train), run=tmp_path / "other")
+
+    one, other = (
+        [line for line in small.read_metrics(tmp_path / name) if line["event"] == "valid"] for name in ("one", "other")
+    )
+    assert len(one) == len(other) == 2
+    for before, after in zip(one, other, strict=True):
+        assert after["accuracy"] == before["accuracy"]
+        assert after["loss"] == pytest.approx(before["loss"], rel=1e-3)
+    decoding = 4 * small.TRAIN["batch_tokens"] * 2 * 4 * 17  # by the feed-forward network, in batches of the usual size
+    assert max(free.granted) <= free.free < decoding

@@ -50,7 +50,7 @@ def generate_word_pictures(count: int, *, seed: int, heldout: bool = False) -> I
 
 def list_bundled_fonts() -> tuple[str, ...]:
     """Return the paths of some fonts that matplotlib includes."""
-    import matplotlib
+    from saccade.plotting import matplotlib
 
     folder = Path(matplotlib.get_data_path(), "fonts", "ttf")
     return tuple(str(folder / f"{name}.ttf") for name in BUNDLED_FONTS)

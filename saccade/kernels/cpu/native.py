@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from saccade.errors import SaccadeError
 from saccade.files import atomic_replace, atomic_write, check_private, get_cache_folder
 from saccade.kernels.failures import report_failure
+from saccade.kernels.memory import check_product
 
 CPU_FEATURES = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni")
 FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-fopenmp", *(f"-m{name}" for name in CPU_FEATURES))
@@ -138,6 +139,7 @@ class NativeLinear(nn.Module):
     def forward(self, x: Float[Tensor, "... K"]) -> Float[Tensor, "... N"]:
         x = x.float().contiguous()
         rows = x.numel() // self.in_features
+        check_product(rows, self.out_features + self.scratch_floats)
         y = x.new_empty(*x.shape[:-1], self.out_features)
         scratch = x.new_empty(rows * self.scratch_floats) if self.scratch_floats else None
         pointer = None if scratch is None else scratch.data_ptr()

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Int8, Shaped, UInt8
 from torch import Tensor, nn
 
+from saccade.kernels.memory import check_product
 from saccade.kernels.weights import FeedForwardWeights, LinearWeights, Unsupported, describe_linear
 
 LAYOUT_ROWS = 32  # batch size given to oneDNN when packing; the result suits all sizes
@@ -66,6 +67,7 @@ class PackedLinear(nn.Module):
     ) -> None:
         super().__init__()
         weight, small = weight.detach(), weight.numel() < MIN_PACKED_WEIGHTS
+        self.out_features = weight.shape[0]
         self.packed = None if small else torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), LAYOUT_ROWS)
         self.transposed = weight.shape[0] >= weight.shape[1]
         self.plain = (weight.T.contiguous() if self.transposed else weight) if single_row or small else None
@@ -74,6 +76,7 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: Float[Tensor, "... K"]) -> Float[Tensor, "... N"]:
         rows = x.numel() // x.shape[-1]
+        check_product(rows, self.out_features)
         if self.plain is not None and (rows == 1 or self.packed is None):
             return self._multiply_plain(x)
         if rows < MIN_ONEDNN_ROWS:
@@ -127,6 +130,7 @@ class Int8Linear(nn.Module):
         self.product = torch.ops.onednn.qlinear_pointwise.default
 
     def forward(self, x: Float[Tensor, "... K"]) -> Float[Tensor, "... N"]:
+        check_product(x.numel() // x.shape[-1], len(self.scale))
         if self.bf16_weights is not None and x.numel() <= MAX_BF16_ROWS * x.shape[-1]:
             rows = x.reshape(-1, x.shape[-1]).to(torch.bfloat16)
             y = torch._weight_int8pack_mm(rows, *self.bf16_weights).float().view(*x.shape[:-1], -1)

@@ -25,6 +25,7 @@ from saccade.kernels.cpu.stack_step import (
     StepPosition,
     get_address,
 )
+from saccade.kernels.memory import check_product
 from saccade.kernels.weights import WriterWeights
 
 SOURCE = Path(__file__).with_suffix(".c")
@@ -98,6 +99,7 @@ class SearchSteps:
         self, first: Int[Tensor, " R"], log_probs: Float[Tensor, " R"], request: SearchRequest
     ) -> tuple[Int[Tensor, "R t"], Float[Tensor, " R"]]:
         """Greedy search from the tokens `first` until a row emits END: new tokens and sums of log-probabilities."""
+        check_product(len(first), self.output_head.vocabulary)
         logits = log_probs.new_empty(len(first) * (self.output_head.vocabulary + 1))
         tokens, sums = first.new_empty(request.max_steps + 1, len(first)), log_probs.clone()
         tokens[0] = first
@@ -111,6 +113,7 @@ class SearchSteps:
         scores = scores.clone()
         values, tokens, parents = torch.empty_like(scores), last.clone(), torch.empty_like(last)
         roots, history = torch.arange(rows), last.new_empty(rows, request.max_steps)
+        check_product(rows, self.output_head.vocabulary)
         logits = scores.new_empty(rows * self.output_head.vocabulary)
         # Memory to reorder either histories or caches.
         buffer = torch.empty(rows * max(request.max_steps + 1, self.stack_step.max_width), dtype=torch.long)

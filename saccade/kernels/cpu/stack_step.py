@@ -18,6 +18,7 @@ from torch import Tensor
 
 from saccade.kernels.cpu import fma, native, step_attention, vnni
 from saccade.kernels.cpu.step_attention import TensorView
+from saccade.kernels.memory import check_product
 from saccade.kernels.weights import BlockWeights, LinearWeights, NormWeights, StackWeights, Unsupported
 
 SOURCE = Path(__file__).with_suffix(".c")
@@ -144,6 +145,7 @@ class StackStep:
             rows * self.dim, rows * self.max_width, rows * self.max_width, rows * self.dim,
             self.heads * max(rows * length, position.memory_rows * position.memory_length), rows * self.scratch_floats,
         ]  # fmt: skip
+        check_product(1, sum(sizes))
         buffer = x.new_empty(sum(sizes))
         pointer, pointers = buffer.data_ptr(), []
         for size in sizes:

@@ -7,6 +7,7 @@ outputs (tokens, labels, actions, ...), and the presenter displays both: as JSON
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -18,7 +19,8 @@ from saccade.config.schema import Decoding, Recipe
 from saccade.data.batching.batch import Batch, pad
 from saccade.data.tokenization.lexicon import LexiconEntry
 from saccade.data.tokenization.tokenizers import UNKNOWN, Tokenizer, Tokenizers
-from saccade.errors import SaccadeError
+from saccade.errors import MemoryExhausted, SaccadeError
+from saccade.kernels.memory import find_widest, guard_products, is_out_of_memory
 from saccade.model.model import Model
 from saccade.model.run import count_parameters
 from saccade.predict.decode import decode
@@ -68,15 +70,29 @@ class LoadedModel:
         """That of its weights; the CPU where all of them are packed for it, which are no parameters."""
         return next(self.model.parameters(), torch.empty(0)).device
 
+    @cached_property
+    def widest_layer(self) -> int:
+        return find_widest(self.model)
+
     @contextmanager
     def inference(self) -> Iterator[None]:
-        """Disable gradients and dropout; a model in training mode returns to it afterwards."""
+        """Disable gradients and dropout; a model in training mode returns to it afterwards.
+
+        A batch that does not fit into memory becomes a SaccadeError.
+        """
         training = self.model.training
         if training:  # switching to eval mode visits every module, which takes noticeable time
             self.model.eval()
         try:
-            with torch.inference_mode():
+            with guard_products(self.widest_layer), torch.inference_mode():
                 yield
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise MemoryExhausted(
+                f"out of memory with predict.batch_tokens = {self.recipe.predict.batch_tokens}; lower batch_tokens, "
+                "max_length or beam, or give shorter inputs"
+            ) from None
         finally:
             if training:
                 self.model.train()
