@@ -168,6 +168,8 @@ class CorpusSplit:
 
     def get_row_noun(self, sides: tuple[str, ...]) -> str:
         """What messages call a row."""
+        if self.media_reader is not None and sides == ("source", "label"):
+            return self.media_reader.medium
         return ROW_NOUNS[sides]
 
 

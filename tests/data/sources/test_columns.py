@@ -153,7 +153,7 @@ LABEL_TABLES = {
     "text,sentiment,date\na,good,2020\n": 'data.train.0.columns=["text", "sentiment"]',
     "id,text,label,label_text\n1,a,0,bad\n": 'data.train.0.columns=["text", "label"]',
     "text,label,date\na,yes,2020\n": 'data.train.0.columns=["text", "label"]',
-    "id,author,text,date,label\n1,x,a,2020,yes\n": 'data.train.0.columns=["author", "label"]',
+    "id,author,text,date,label\n1,x,a,2020,yes\n": 'data.train.0.columns=["text", "label"]',
 }
 
 
