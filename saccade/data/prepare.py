@@ -189,7 +189,8 @@ def _build_splits(recipe: Recipe) -> tuple[list[CorpusSplit], list[CorpusSplit]]
     valid = [inherit_format(corpus, data.train[0]) for corpus in data.valid_corpora]
     if train[0].media_reader is None:
         inherit_columns = labelled.inherit_columns if train[0].label_kind else table.inherit_columns
-        valid = [inherit_columns(corpus, data.train[0]) for corpus in valid]
+        found = train[0].find_unnamed_columns() if valid else ()
+        valid = [inherit_columns(corpus, data.train[0], found=found) for corpus in valid]
     return train, build(valid)
 
 

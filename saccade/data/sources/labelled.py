@@ -126,8 +126,13 @@ def _open_records(corpus: Corpus, on_bad_row: OnBadRow) -> tuple[Iterable[tuple[
     return None
 
 
-def inherit_columns(corpus: Corpus, first: Corpus) -> Corpus:
-    """Give a corpus without columns those of the first corpus, if both are single files."""
+def inherit_columns(corpus: Corpus, first: Corpus, *, found: Sequence[str] = ()) -> Corpus:
+    """Give a corpus without columns those of the first corpus, if both are single files.
+
+    Where the first one names none, a table gets those that are `found` in it, if it has them too.
+    """
+    if not first.columns:
+        return table.inherit_columns(corpus, first, found=found)
     single = len(corpus.files) == len(first.files) == 1 and not corpus.files[0].startswith(EMBEDDED_PREFIX)
     return corpus if corpus.columns or not single else corpus.model_copy(update={"columns": first.columns})
 

@@ -178,16 +178,21 @@ def get_column_numbers(path: Path, columns: Sequence[str]) -> list[str]:
     return [str(header.index(name) + 1) for name in columns] if set(columns) <= set(header) else []
 
 
-def inherit_columns(corpus: Corpus, first: Corpus) -> Corpus:
-    """Give a table without `columns` those of the first corpus, if it has them."""
-    path, columns = Path(corpus.files[0]), first.columns
+def inherit_columns(corpus: Corpus, first: Corpus, *, found: Sequence[str] = ()) -> Corpus:
+    """Give a table without `columns` those of the first corpus, if it has them.
+
+    `found` are the columns that are read of the first corpus where it names none; the table may have another order.
+    """
+    path, columns = Path(corpus.files[0]), first.columns or tuple(found)
     if corpus.columns or corpus.format or not columns or len(corpus.files) != 1 or not path.is_file():
         return corpus
     _, cells = _read_first(path)
     cells = [cell.strip() for cell in cells] if isinstance(cells, list) else cells
     by_number = isinstance(cells, list) and are_column_numbers(columns, cells)
-    found = max(map(int, columns)) <= len(cells) if by_number else set(columns) <= set(cells)
-    return corpus.model_copy(update={"columns": columns}) if found else corpus
+    if not first.columns and (by_number or list(cells) == list(columns)):
+        return corpus  # they are found without being named
+    has_them = max(map(int, columns)) <= len(cells) if by_number else set(columns) <= set(cells)
+    return corpus.model_copy(update={"columns": columns}) if has_them else corpus
 
 
 def _read_first(path: Path, on_bad_row: OnBadRow = raise_error) -> tuple[int, list[str] | dict[str, Any]]:
