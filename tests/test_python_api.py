@@ -119,9 +119,31 @@ def test_a_run_says_what_it_is(run, folder):
     assert "<td>translate</td>" in run._repr_html_()
 
 
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (3, "predict takes a text or a list of texts, got int$"),
+        (None, "predict takes a text or a list of texts, got NoneType$"),
+        (["a", None], "^expected texts, got NoneType$"),
+        (["a", float("nan")], "^expected texts, got float$"),
+    ],
+)
+def test_what_is_no_text_is_refused_in_one_line(run, texts, message):
+    with pytest.raises(saccade.SaccadeError, match=message):
+        run.predict(texts)
+
+
+@pytest.mark.parametrize("data", [3, {"a": "b"}, [3], [("a", 3)], "frame"])
+def test_data_in_memory_is_refused_with_the_way_to_a_file(data):
+    if data == "frame":
+        data = pytest.importorskip("pandas").DataFrame({"source": ["a"], "target": ["b"]})
+    with pytest.raises(saccade.SaccadeError, match=r"data is given as files, got \w+; write it to a file first.*to_csv"):
+        saccade.train("dates", tiny=True, data=data)
+
+
 def test_a_cell_can_be_executed_twice(run, folder):
     before = (folder / "runs/mine/model.safetensors").read_bytes()
-    with pytest.raises(saccade.SaccadeError, match="exists already; resume it: .*; replace it: --overwrite"):
+    with pytest.raises(saccade.SaccadeError, match="exists already; resume it: .*; replace it: --overwrite .overwrite=True in"):
         saccade.train("dates", tiny=True, run="mine", overrides=SHORT)
     for _ in range(2):
         saccade.train("dates", tiny=True, run="again", overrides={**SHORT, "train.seed": 5}, overwrite=True)

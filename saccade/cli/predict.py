@@ -125,6 +125,7 @@ def predict(  # noqa: PLR0913  # the options of a command are its parameters
     model = ModelOptions([*run.split(","), *others], engine, precision, plugin)
     predictor = load_predictor(model.runs, engine=engine, precision=precision, plugins=plugin)
     check_inputs(predictor, texts, field, overrides)
+    check_input_file(predictor, None if few_shot is not None else input)  # prompts may be made of columns
     skipped = list[str]()
     # Embeddings come without names: an unreadable input must fail there, else rows could not be matched to inputs.
     lines = predictor.expand_inputs(lines, report=None if embed else skipped.append)
@@ -187,6 +188,25 @@ def check_inputs(predictor: Predictor, texts: Sequence[str], fields: Sequence[st
     check_fields(predictor, fields)
     check_texts(predictor, texts)
     check_settings(predictor.recipe, overrides)
+
+
+def check_input_file(predictor: Predictor, input: str | None) -> None:
+    """Raise where the lines of a table would be taken for texts, with all of their columns."""
+    path = Path(input or "-")
+    kind = path.name.lower().removesuffix(".gz").removesuffix(".xz")
+    labels = predictor.tokenizers.labels
+    takes_lines = predictor.medium or predictor.fields or (labels is not None and labels.num_texts == 2)
+    if takes_lines or not kind.endswith((".csv", ".tsv", ".parquet")) or not path.is_file():
+        return
+    if kind.endswith(".tsv"):
+        from saccade.data.sources.pairs import read_lines
+
+        if "\t" not in next(iter(read_lines(path)), ""):
+            return
+    raise SaccadeError(
+        f"--input reads lines of text, but {input} is a table; give a column of it by --corpus {input} --column NAME "
+        "--output FOLDER"
+    )
 
 
 def check_texts(predictor: Predictor, texts: Sequence[str]) -> None:

@@ -30,6 +30,30 @@ from saccade.config.task import Task, list_own_tasks, list_tasks
 
 MAX_WORD_MATCHES = 12  # keys listed for a query that is no key but a phrase in their descriptions
 INDEX = "N"  # stands for the position in a list of tables: objectives.N.weight
+NAMES_ELSEWHERE = {  # in other toolkits, without underscores: what it is called here
+    **dict.fromkeys(("batchsize", "perdevicetrainbatchsize"), "train.batch_tokens"),
+    **dict.fromkeys(("learningrate", "maxlr"), "train.schedule.lr"),
+    **dict.fromkeys(("scheduler", "lrscheduler", "lrschedulertype"), "train.schedule"),
+    **dict.fromkeys(("numepochs", "maxepochs", "numtrainepochs"), "train.epochs"),
+    **dict.fromkeys(("maxsteps", "trainsteps", "numupdates"), "train.steps"),
+    **dict.fromkeys(("numlayers", "nlayer", "nlayers", "numhiddenlayers"), "layers"),
+    **dict.fromkeys(("hiddensize", "dmodel", "nembd", "embeddim"), "stack.dim"),
+    **dict.fromkeys(("numheads", "nhead", "nheads", "numattentionheads"), "heads"),
+    **dict.fromkeys(("ffndim", "dff", "intermediatesize", "dimfeedforward"), "ff"),
+    **dict.fromkeys(("vocabsize", "vocabularysize"), "tokenizer.size"),
+    **dict.fromkeys(("fp16", "bf16", "amp", "halfprecision"), "train.precision"),
+    **dict.fromkeys(("maxgradnorm", "clipnorm", "gradclip"), "train.clip"),
+    **dict.fromkeys(("gradientaccumulationsteps", "updatefreq"), "train.accumulate"),
+    **dict.fromkeys(("earlystopping", "earlystoppingpatience"), "train.patience"),
+    **dict.fromkeys(("evalsteps", "evalinterval", "valcheckinterval"), "train.valid_every"),
+    **dict.fromkeys(("savesteps", "saveinterval"), "train.save_every"),
+    **dict.fromkeys(("logging", "logger", "reportto"), "train.loggers"),
+    **dict.fromkeys(("maxseqlength", "maxseqlen", "blocksize"), "data.max_length"),
+    **dict.fromkeys(("maxnewtokens", "maxgeneratedtokens"), "predict.max_length"),
+    **dict.fromkeys(("beamsize", "numbeams"), "predict.beam"),
+    **dict.fromkeys(("positionalencoding", "positionencoding", "positionembeddings"), "positions"),
+    **dict.fromkeys(("gradientcheckpointing", "activationcheckpointing"), "train.recompute"),
+}
 
 
 def get_descriptions(table: type[BaseModel]) -> dict[str, str]:
@@ -146,17 +170,37 @@ def find_keys(query: str, keys: Sequence[Key], *, in_words: bool = True) -> list
     `train.lr` finds `train.schedule.lr`. With `in_words`, where there is none, `learning rate` finds every key whose
     description has these words.
     """
-    path = ".".join(INDEX if part.isdigit() else part for part in query.strip().split("."))
-    leaf = path.rpartition(".")[2]
-    for found in (
-        [key for key in keys if key.path == path],
-        [key for key in keys if key.path.endswith(f".{path}")],
-        _prefer_same_table([key for key in keys if key.leaf == leaf], path),
-    ):
-        if found:
-            return found
-    words = query.lower().split() if in_words else []
-    return [key for key in keys if words and all(word in key.description.lower() for word in words)][:MAX_WORD_MATCHES]
+    for name in (query.strip(), translate_name(query)):
+        path = ".".join(INDEX if part.isdigit() else part for part in name.split("."))
+        leaf = path.rpartition(".")[2]
+        for found in (
+            [key for key in keys if key.path == path],
+            [key for key in keys if key.path.endswith(f".{path}")],
+            _prefer_same_table([key for key in keys if key.leaf == leaf], path),
+        ):
+            if found:  # train.seed before writer.stack.chunks.seed
+                return sorted(found, key=lambda key: key.path.count("."))
+    words = re.split("[_ ]", query.lower()) if in_words else []
+    ranked = [(_rank_description(key.description.lower(), words), key) for key in keys]
+    described = [(rank, key) for rank, key in ranked if rank is not None]
+    return [key for _, key in sorted(described, key=lambda item: item[0])][:MAX_WORD_MATCHES]
+
+
+def _rank_description(description: str, words: Sequence[str]) -> tuple[bool, int] | None:
+    """Rank what is about the words, as one phrase and at its beginning, before what only mentions them.
+
+    None if a word is not in the description; a word of the query may be the beginning of one.
+    """
+    found = [re.search(rf"\b{re.escape(word)}", description) for word in words]
+    if not words or not all(found):
+        return None
+    return " ".join(words) not in description, min(match.start() for match in found if match)
+
+
+def translate_name(query: str) -> str:
+    """Return the name here of what other toolkits call so; otherwise the query."""
+    leaf = query.strip().rpartition(".")[2].lower()
+    return NAMES_ELSEWHERE.get(re.sub("[_ -]", "", leaf), query)
 
 
 def _prefer_same_table(found: list[Key], path: str) -> list[Key]:
@@ -207,6 +251,8 @@ def format_type(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     if hasattr(annotation, "__metadata__"):
         first, *rest = get_args(annotation)
         return format_type(first, rest)
+    if inspect.isclass(annotation) and issubclass(annotation, OwnKind):
+        return "a kind of your own"
     words = {int: "whole number", float: "number", str: "text", bool: "true or false", dict: "table"}
     return words.get(origin or annotation, str(annotation)) + _format_limits(metadata)
 

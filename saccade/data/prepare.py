@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,7 +25,7 @@ from saccade.data.sources.corpus import (
 from saccade.data.sources.documents import hash_file_sizes, is_hub_name
 from saccade.data.sources.filtering import FilterReport, build_filter_key
 from saccade.data.sources.labelled import validate_labels
-from saccade.data.sources.overview import describe_corpora, format_sizes
+from saccade.data.sources.overview import describe_corpora, describe_labels, format_sizes
 from saccade.data.sources.own_format import inherit_format
 from saccade.data.sources.ranges import WHOLE, Share
 from saccade.data.store.arrays import Store, discard, open_store, write_folder, write_store
@@ -88,7 +89,7 @@ def prepare_rows(recipe: Recipe, *, tokenizers: Tokenizers | None, cache: Path |
     keys = {split: f"{recipe.task_code}{split.key}" for split in (*stored, *valid)}  # hashes the content of all files
     if tokenizers is None:
         trained = _train_or_load_tokenizers(recipe, train, [keys[split] for split in stored], folder)
-        tokenizers = replace(trained, labels=_collect_labels(train, trained.labels))
+        tokenizers = replace(trained, labels=_collect_labels(train, trained.labels, report))
     settings = recipe.task.get_encoding(recipe)
     libraries = [_build_library(splits, keys, folder, report) for splits in (stored, valid)]
     stores = [
@@ -188,17 +189,30 @@ def _build_splits(recipe: Recipe) -> tuple[list[CorpusSplit], list[CorpusSplit]]
     valid = [inherit_format(corpus, data.train[0]) for corpus in data.valid_corpora]
     if train[0].media_reader is None:
         inherit_columns = labelled.inherit_columns if train[0].label_kind else table.inherit_columns
-        valid = [inherit_columns(corpus, data.train[0]) for corpus in valid]
+        found = train[0].find_unnamed_columns() if valid else ()
+        valid = [inherit_columns(corpus, data.train[0], found=found) for corpus in valid]
     return train, build(valid)
 
 
-def _collect_labels(splits: list[CorpusSplit], earlier: Labels | None) -> Labels | None:
+def _collect_labels(splits: list[CorpusSplit], earlier: Labels | None, report: Report) -> Labels | None:
     """Collect the labels of the training data; keep `earlier`, those of the run to start from, if they contain them."""
     if not (kind := splits[0].label_kind):
         return None
     media = splits[0].media_reader
     noun = "texts" if media is None else media.unit
-    found = collect_labels(kind, (row for split in splits for row in split.iter_kept_rows()), noun=noun)
+    counts = Counter[str]()
+
+    def count_labels() -> Iterator[Any]:
+        for row in (row for split in splits for row in split.iter_kept_rows()):
+            counts[row[-1]] += 1
+            yield row
+
+    found = collect_labels(kind, count_labels(), noun=noun)
+    if media is None and kind == "label":
+        for number, split in enumerate(splits):
+            labelled.check_first_line(split.corpus, counts, key=f"data.train.{number}")
+    for line in describe_labels(splits, counts) if kind == "label" else ():
+        report(line)
     if earlier is not None and earlier.has_same_kind(found) and set(found.names) <= set(earlier.names):
         return replace(earlier, num_texts=found.num_texts)
     return found
@@ -305,7 +319,9 @@ def _open_or_write_store(
         reports = [FilterReport(split.name) for split in splits]
         opened = [partial(split.iter_kept_rows, report) for split, report in zip(splits, reports, strict=True)]
         corpora = [
-            rows if labels is None or split.has_questions else validate_labels(rows, labels, split.name)
+            rows
+            if labels is None or split.has_questions
+            else validate_labels(rows, labels, split.name, heldout=split.heldout)
             for split, rows in zip(splits, opened, strict=True)
         ]
         encoder: Any = codec or (library and MediaEncoder(

@@ -42,7 +42,7 @@ MATMUL_SHARE = 0.6  # of the speed of a large matrix product that training reach
 QUIET = [
     "train.device=cpu", "train.accumulate=1", "train.steps=1000000", "train.epochs=none", "train.minutes=none",
     "train.metric=loss", "train.patience=none", "train.average={kind='none'}", "train.profile=false",
-    "train.watch=false", "train.tensorboard=false", "init=", "data.valid=[]", "data.stream=false",
+    "train.watch=false", "train.loggers=[]", "init=", "data.valid=[]", "data.stream=false",
     "data.filter={}", "tokenizer.dropout=0",
 ]  # fmt: skip
 

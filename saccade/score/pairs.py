@@ -25,9 +25,9 @@ def choose_corpora(run: Path, given: Sequence[Corpus], kinds: Mapping[str, Any] 
         chosen = list(recipe.data.valid_corpora)
     if recipe is not None and recipe.data.train:
         inherit_columns = labelled.inherit_columns if recipe.task.predicts_labels else table.inherit_columns
-        chosen = [
-            inherit_columns(inherit_format(corpus, recipe.data.train[0]), recipe.data.train[0]) for corpus in chosen
-        ]
+        first = recipe.data.train[0]
+        found = () if recipe.reader.medium else recipe.task.build_split(recipe, first).find_unnamed_columns()
+        chosen = [inherit_columns(inherit_format(corpus, first), first, found=found) for corpus in chosen]
     if not chosen:
         files = "FOLDER" if recipe is not None and recipe.reader.medium else "SRC REF"
         raise SaccadeError(f"'{run}' has no validation files of its own; give --data {files}")

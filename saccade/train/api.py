@@ -281,7 +281,8 @@ def resolve_run_folder(run: str | Path, *, resumable: bool = True, overwrite: bo
     if (path / RECIPE).exists():
         if overwrite:
             return path
-        hint = f"resume it: saccade train --resume {path}; replace it: --overwrite" if resumable else "remove it first"
+        resume = f"resume it: saccade train --resume {path}; replace it: --overwrite (overwrite=True in Python)"
+        hint = resume if resumable else "remove it first"
         raise SaccadeError(f"run '{path}' exists already; {hint}; or choose another --run NAME")
     has_lock = (path / LOCK).exists()  # of a process that is running, or was killed before it wrote a recipe
     if path.exists() and not has_lock and (not path.is_dir() or any(path.iterdir())):

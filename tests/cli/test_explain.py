@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from saccade.config import descriptions
 from saccade.config.descriptions import find_keys, get_values, list_keys, list_places
 from saccade.config.load import get_recipe_path, list_recipes, read_recipe
 
@@ -120,3 +121,40 @@ def test_words_of_a_command_lead_to_it(cli, words):
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])
 def test_loggers_are_found_by_their_names(cli, name):
     assert cli("explain", name).out.startswith("train.loggers\n")
+
+
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("batch_size", "train.batch_tokens"),
+        ("Learning Rate", "train.schedule.lr"),
+        ("train.num_epochs", "train.epochs"),
+        ("fp16", "train.precision"),
+        ("lr_scheduler", "[train.schedule]"),
+        ("seed", "train.seed"),  # before seeds of parts of a model
+        ("gradient clipping", "train.clip"),
+        ("early stopping", "train.patience"),
+    ],
+)
+def test_names_of_other_toolkits_and_of_the_most_general_key_come_first(cli, query, first):
+    assert cli("explain", query).out.startswith(f"{first}\n")
+
+
+def test_a_word_is_no_part_of_another_one():
+    keys = list_keys(list_places())
+    assert not find_keys("ample", keys) and find_keys("examp", keys)
+
+
+def test_every_name_of_other_toolkits_leads_to_a_key_or_a_table():
+    places = list_places()
+    keys = list_keys(places)
+    for here in descriptions.NAMES_ELSEWHERE.values():
+        assert find_keys(here, keys, in_words=False) or [p for p in places if p.path.endswith(here)], here
+
+
+def test_an_unknown_key_is_answered_with_its_name_here(cli):
+    assert "did you mean 'train.batch_tokens'?" in cli("train", "dates", "--tiny", "train.batch_size=3").err
+
+
+def test_values_have_no_names_of_classes():
+    assert not [key.path for key in list_keys(list_places()) if "<class" in key.values]

@@ -230,6 +230,19 @@ def test_terms_with_greedy_search_are_refused(cli, run, tmp_path):
     assert (result.code, result.out, result.err) == (2, "", expected)
 
 
+def test_lines_of_a_table_are_no_texts(cli, run, tmp_path):
+    for name in ("a.csv", "a.tsv", "a.parquet"):
+        (tmp_path / name).write_text("3 May 1999\t1999-05-03\n")
+        result = cli("predict", run, "--input", name)
+        assert (result.code, result.out) == (2, "")
+        assert result.err == (
+            f"error: --input reads lines of text, but {name} is a table; give a column of it by --corpus {name} "
+            "--column NAME --output FOLDER\n"
+        )
+    (tmp_path / "a.tsv").write_text("3 May 1999\n")  # one column is a text in each line
+    assert cli("predict", run, "--input", "a.tsv").code == 0
+
+
 def test_the_name_of_a_file_is_not_translated(cli, run, tmp_path):
     (tmp_path / "test.tsv").write_text("3 May 1999\n")
     result = cli("predict", run, "test.tsv")

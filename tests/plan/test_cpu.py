@@ -19,10 +19,11 @@ def quick(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["dates", "vit"])
-def test_the_data_of_a_recipe_is_used_if_it_is_there(name):
+def test_the_data_of_a_recipe_is_used_if_it_is_there(name, capsys):
     plan = saccade.plan(name, tiny=True, gpu="cpu", overrides=["train.batch_tokens=64", "data.train.0.examples=50"])
     assert plan.cpu.measured_tokens is not None and plan.cpu.step_seconds > 0
     assert plan.cpu_hours == pytest.approx(plan.recipe.train.steps * plan.cpu.step_seconds / 3600)
+    assert " is now " not in capsys.readouterr().err  # a note about an old key that the user has not given
 
 
 CASES = {"multi30k": ("reader", "writer"), "gpt2": ("writer",), "t5": ("reader", "writer"), "tag": ("reader",)}

@@ -30,14 +30,14 @@ KeyName = Annotated[
 
 def explain(key: KeyName, plugin: Plugins = [], as_json: Json = False) -> None:  # noqa: B006  # typer copies it
     """Explain a key of recipes: its meaning, its values and default, where it applies, and which recipes set it."""
-    from saccade.config.descriptions import find_keys, find_similar_paths, list_keys, list_places
+    from saccade.config.descriptions import find_keys, find_similar_paths, list_keys, list_places, translate_name
 
     query, kinds = key.partition("=")[0].strip(), load_plugins(*plugin)
     found: list[Key] = []
     tables: list[Place] = []
     commands: dict[str, str] = {}
     for places in map(list_places, (None, kinds)):  # plugins are imported only if a key is unknown
-        tables = find_tables(query, places)
+        tables = find_tables(query, places) or find_tables(translate_name(query), places)
         found = find_keys(query, list_keys(places), in_words=not tables)
         if found or tables:
             break

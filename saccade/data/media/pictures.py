@@ -12,7 +12,7 @@ from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 from saccade.errors import SaccadeError
 from saccade.files import get_error_reason, open_source
 
-PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jfif")
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # some other formats of Pillow run external programs
 MAX_PICTURE_PIXELS = 100_000_000  # 300 MB when decoded
 Fit = Literal["crop", "stretch", "pad"]

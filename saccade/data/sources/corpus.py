@@ -141,6 +141,15 @@ class CorpusSplit:
         source_module = labelled if self.label_kind else pairs
         return source_module.find_columns(self.corpus, on_bad_row=self.bad_rows)
 
+    def find_unnamed_columns(self) -> tuple[str, ...]:
+        """Return the columns of a table that are read although the recipe names none; none if they are not clear."""
+        if self.corpus.columns or len(self.corpus.files) != 1 or not Path(self.name).is_file():
+            return ()
+        try:
+            return self.find_columns()
+        except SaccadeError:  # reported where the rows are read
+            return ()
+
     def name_cells(self, count: int) -> tuple[str, ...]:
         """Return what each cell of a row with `count` cells is."""
         if self.media_reader is not None:
@@ -168,6 +177,8 @@ class CorpusSplit:
 
     def get_row_noun(self, sides: tuple[str, ...]) -> str:
         """What messages call a row."""
+        if self.media_reader is not None and sides == ("source", "label"):
+            return self.media_reader.medium
         return ROW_NOUNS[sides]
 
 

@@ -16,6 +16,7 @@ def to_corpora(files: Any) -> tuple[Corpus, ...]:
     """Convert one file, two line-aligned files, or a list of these to corpora; None are none."""
     if files is None:
         return ()
+    check_are_files(files)
     if isinstance(files, str | Path | Corpus):
         files = [files] if isinstance(files, Corpus) else [[files]]
     elif files and all(isinstance(item, str | Path) for item in files):
@@ -26,3 +27,15 @@ def to_corpora(files: Any) -> tuple[Corpus, ...]:
                 f"a corpus is one file or two line-aligned files, got {len(item)}: {', '.join(map(str, item))}"
             )
     return tuple(item if isinstance(item, Corpus) else Corpus(files=tuple(map(str, item))) for item in files)
+
+
+def check_are_files(given: Any) -> None:
+    """Raise unless it is a file, a corpus, or a list of these."""
+    items = [given] if isinstance(given, str | Path | Corpus) or not isinstance(given, Sequence) else given
+    for item in items:
+        inner = item if isinstance(item, Sequence) and not isinstance(item, str) else [item]
+        if wrong := [one for one in inner if not isinstance(one, str | Path | Corpus)]:
+            raise SaccadeError(
+                f"data is given as files, got {type(wrong[0]).__name__}; write it to a file first, such as a data frame "
+                "by frame.to_csv('pairs.csv', index=False)"
+            )

@@ -1,8 +1,9 @@
 """Read texts with labels: one text or two, and a class, a number, or a tag for each word.
 
 A corpus is one of
-* a table (table.py): the label is the column `label`, `tags` or `score`, or the last of two; the text is the other one,
-  row numbers (`idx`, `index`, `id`) aside, or two that are called as a pair is (TEXT_PAIRS, `sentence1` and
+* a table (table.py): the label is the column `label`, `tags` or `score`, in small letters or others, or one of
+  LABEL_ALIASES such as `class`, or the last of two; the text is the other one, row numbers (`idx`, `index`, `id`) and
+  columns without a name aside, or two that are called as a pair is (TEXT_PAIRS, `sentence1` and
   `sentence2`). Without a header, the last of two or three columns is the label. `columns` gives the names or numbers of
   the columns of the texts and, last, of the label. Words and tags are lists, or texts with spaces;
 * two line-aligned files: texts (or words), and labels;
@@ -14,15 +15,24 @@ A corpus is one of
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from saccade.config.schema import Corpus
 from saccade.data.sources import hub, table
-from saccade.data.sources.bad_rows import BadRowError, OnBadRow, raise_error
-from saccade.data.sources.columns import INDEX_COLUMNS, UnclearColumnsError, suggest_columns
+from saccade.data.sources.bad_rows import BadRowError, OnBadRow, ignore_error, raise_error
+from saccade.data.sources.columns import (
+    ALIASES,
+    LABEL_ALIASES,
+    UnclearColumnsError,
+    is_index,
+    list_named,
+    resembles_text,
+    suggest_by_length,
+    suggest_columns,
+)
 from saccade.data.sources.lines import iter_lines, open_file
 from saccade.data.sources.own_format import read_own_records
 from saccade.data.sources.pairs import EMBEDDED_PREFIX, is_dataset, read_rows
@@ -56,7 +66,7 @@ def read_labelled(corpus: Corpus, *, kind: str, on_bad_row: OnBadRow = raise_err
     else:
         raise SaccadeError(
             f"{name} has no labels: give one {', '.join(table.TABLE_SUFFIXES)} file with columns, or two line-aligned "
-            "files, of texts and of labels"
+            f"files, of texts and of labels{table.explain_suffix(Path(name))}"
         )
     stripped = ((*row[:-1], row[-1].strip()) for row in islice(rows, corpus.examples))
     if kind == "tags":
@@ -68,8 +78,37 @@ def find_columns(corpus: Corpus, *, on_bad_row: OnBadRow = raise_error) -> tuple
     """Return the columns of the texts and of the label; none if the corpus has no columns."""
     records, name = _open_records(corpus, on_bad_row) or ((), "")
     for number, record in records:
-        return _choose_columns(corpus.columns, table.flatten(record), f"{name}:{number}")
+        columns = _choose_columns(corpus.columns, table.flatten(record), f"{name}:{number}")
+        if corpus.columns is None and table.is_delimited(Path(corpus.files[0])):
+            table.check_header(columns, f"{name}:1", list(record))
+        return columns
     return ()
+
+
+def check_first_line(corpus: Corpus, counts: Mapping[str, int], *, key: str) -> None:
+    """Raise if a label is the name of the label's column, or if the first line of a table may be its header.
+
+    `counts` are those of the labels; `key` is the key of the corpus in a recipe.
+    """
+    name = corpus.files[0]
+    if corpus.columns or corpus.format or len(corpus.files) == 2 or not table.is_delimited(Path(name)):
+        return
+    columns = find_columns(corpus)
+    if not columns[-1].isdecimal():
+        numbers = table.get_column_numbers(Path(name), columns)
+        if columns[-1] in counts and numbers:
+            raise UnclearColumnsError(
+                f"{name}:1: is this line a header? its {columns[-1]!r} is a label of other lines too; if the file has "
+                "no header, number its columns:", numbers, ", or name them if it is one",
+            ).with_option(key)  # fmt: skip
+        return
+    *_, first = next(read_labelled(corpus, kind="label", on_bad_row=ignore_error), ("",))
+    others = [count for label, count in counts.items() if label != first]
+    if counts.get(first) == 1 and others and min(others) > 1:
+        raise UnclearColumnsError(
+            f"{name}:1: is this line a header? no other line has its label {first[:60]!r}; if it is an example, number "
+            "the columns:", columns, ", or name them if it is a header",
+        ).with_option(key)  # fmt: skip
 
 
 def _open_records(corpus: Corpus, on_bad_row: OnBadRow) -> tuple[Iterable[tuple[int, Mapping[str, Any]]], str] | None:
@@ -87,21 +126,32 @@ def _open_records(corpus: Corpus, on_bad_row: OnBadRow) -> tuple[Iterable[tuple[
     return None
 
 
-def inherit_columns(corpus: Corpus, first: Corpus) -> Corpus:
-    """Give a corpus without columns those of the first corpus, if both are single files."""
+def inherit_columns(corpus: Corpus, first: Corpus, *, found: Sequence[str] = ()) -> Corpus:
+    """Give a corpus without columns those of the first corpus, if both are single files.
+
+    Where the first one names none, a table gets those that are `found` in it, if it has them too.
+    """
+    if not first.columns:
+        return table.inherit_columns(corpus, first, found=found)
     single = len(corpus.files) == len(first.files) == 1 and not corpus.files[0].startswith(EMBEDDED_PREFIX)
     return corpus if corpus.columns or not single else corpus.model_copy(update={"columns": first.columns})
 
 
-def validate_labels(rows: Callable[[], Iterator[Row]], labels: Labels, name: str) -> Callable[[], Iterator[Row]]:
-    """Wrap a function that opens rows such that an unknown label is an error that names its line."""
+def validate_labels(
+    rows: Callable[[], Iterator[Row]], labels: Labels, name: str, *, heldout: bool = False
+) -> Callable[[], Iterator[Row]]:
+    """Wrap a function that opens rows such that an unknown label is an error that names its line.
+
+    `heldout` rows are a share of the file of the training rows.
+    """
+    hint = "; all its examples are held out: shuffle the lines, or set data.valid to another share" if heldout else ""
 
     def open_validated() -> Iterator[Row]:
         for row in rows():
             try:
                 labels.encode(row[-1]) if row[-1] else []  # rows without a label are dropped later
             except SaccadeError as error:
-                raise SaccadeError(f"{name}:{row[0]}: {error}") from None
+                raise SaccadeError(f"{name}:{row[0]}: {error}{hint}") from None
             if len(row) - 2 != labels.num_texts:
                 raise SaccadeError(
                     f"{name}:{row[0]}: a label is about {labels.num_texts} text{'s' * (labels.num_texts > 1)} in the "
@@ -119,7 +169,9 @@ def _build_header_test(corpus: Corpus) -> Callable[[list[str]], bool]:
     def is_header(first: list[str]) -> bool:
         if columns is not None:
             return not table.are_column_numbers(columns, first)
-        return is_csv or any(name in first for name in LABEL_COLUMNS)
+        label = _find_label(first)
+        others = [cell for cell in first if cell != label]
+        return is_csv or label in LABEL_COLUMNS or (label is not None and not any(map(resembles_text, others)))
 
     return is_header
 
@@ -148,12 +200,12 @@ def _choose_columns(requested: tuple[str, ...] | None, record: Mapping[str, Any]
         if len(requested) < 2:
             raise SaccadeError(f"{where}: columns names one text or two and the label, got only {requested[0]!r}")
         return requested
-    available = list(record)
+    available = list_named(list(record))
     if not available:
         raise SaccadeError(f"{where}: expected one text or two and a label, got an empty row")
-    named = next((name for name in LABEL_COLUMNS if name in available), None)
+    named = _find_label(available)
     label = named or available[-1]
-    texts = [name for name in available if name != label and name.lower() not in INDEX_COLUMNS]
+    texts = [name for name in available if name != label and not is_index(name)]
     if not texts:
         raise SaccadeError(f"{where}: expected one text or two and a label, got only the column {label!r}")
     has_header = not all(name.isdecimal() for name in available)
@@ -162,15 +214,34 @@ def _choose_columns(requested: tuple[str, ...] | None, record: Mapping[str, Any]
         if not has_header:  # the first row, which may be an unknown header
             cells = [str(record[name]) for name in available]
             shown = ", ".join(f"{name} ({table.shorten(cell)})" for name, cell in zip(available, cells, strict=True))
-            names = cells if any(cell.lower() in INDEX_COLUMNS for cell in cells) else available
-        candidates = [name for name in names if not isinstance(record.get(name), int | float) and name != named]
-        example = suggest_columns(candidates, names, 1 if named else 2)
+            names = cells if any(map(is_index, cells)) else available
+        example = _suggest_columns(names, record, named)
         raise UnclearColumnsError(
             f"{where}: which of the columns {shown} are the texts, and which is the label? name them, the label last:",
-            [*example, named] if named else example,
+            example,
             ", or give a file with these alone",
         )
     return (*texts, label)
+
+
+def _find_label(available: Sequence[str]) -> str | None:
+    """Return the column that is called as labels are; None if none is, or several other ones."""
+    if exact := [name for name in LABEL_COLUMNS if name in available]:
+        return exact[0]
+    for known in (LABEL_COLUMNS, LABEL_ALIASES):
+        found = [name for name in available if name.strip().lower() in known]
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None
+
+
+def _suggest_columns(names: Sequence[str], record: Mapping[str, Any], label: str | None) -> list[str]:
+    """Return the columns that are probably the text and, last, the label."""
+    texts = {name: value for name in names if isinstance(value := record.get(name, ""), str) and name != label}
+    known = [name for name in texts if name.lower() in ALIASES["text"]]
+    text = [*known, *suggest_by_length(texts, 1)][:1]
+    others = [name for name in names if name not in text]
+    return [*text, label] if label else [*text, *others[-1:]] if text else suggest_columns(others, others, 2)
 
 
 def _are_text_pair(first: str, second: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import gzip
 import lzma
@@ -18,6 +19,7 @@ from saccade.errors import SaccadeError
 
 COMPRESSION_SUFFIXES = (".gz", ".xz")
 MAX_LINE_BYTES = 2**27
+UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 @contextmanager
@@ -79,14 +81,19 @@ def decode_line(raw: bytes, name: str, number: int) -> str:
     try:
         line = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadRowError(
-            f"{name}:{number}",
-            f"not valid UTF-8 (byte 0x{raw[error.start]:02x} at position {error.start + 1}); "
-            "convert the file, for example with iconv -f latin1 -t utf-8",
-        ) from None
+        found = f"byte 0x{raw[error.start]:02x} at position {error.start + 1}"
+        raise BadRowError(f"{name}:{number}", f"not valid UTF-8 ({found}); {advise_encoding(raw)}") from None
+    if "\0" in line:
+        raise BadRowError(f"{name}:{number}", f"not text (it has NUL characters); {advise_encoding(raw)}")
     if number == 1:
         line = line.removeprefix("\ufeff")
     return line.removesuffix("\n").removesuffix("\r")
+
+
+def advise_encoding(raw: bytes) -> str:
+    """Return how to convert a file with this line to UTF-8."""
+    encoding = "utf-16" if b"\0" in raw or raw.startswith(UTF_16_MARKS) else "windows-1252"
+    return f"convert the file, for example with iconv -f {encoding} -t utf-8 FILE > NEW"
 
 
 def build_missing_file_error(path: Path) -> SaccadeError:

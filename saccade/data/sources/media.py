@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -39,6 +40,10 @@ Row = tuple[Any, ...]  # number, path, question if there are questions, text or 
 
 Suffixes = tuple[str, ...]
 
+FOREIGN_SUFFIXES = {  # of formats that are not read
+    "picture": (".heic", ".heif", ".avif", ".svg", ".jxl", ".psd", ".dng", ".cr2", ".nef"),
+    "sound": (".m4a", ".aac", ".wma", ".amr", ".mp4", ".webm"),
+}
 SUFFIXES = {"picture": PICTURE_SUFFIXES, "sound": (*SOUND_SUFFIXES, ARRAY_SUFFIX)}
 KERNEL_FOLDERS = ("/proc", "/sys")  # without data, and with links that lead in circles
 FILES_ONLY = "alone"  # the target of files without text and label; part of keys of the cache
@@ -48,6 +53,9 @@ TEXT_COLUMNS = {
     "label": ("label", "class"),
     "text": ("text", "caption", "captions", "transcript", "transcription", "sentence"),
 }
+
+
+SPLIT_NAMES = ("train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval")
 
 
 def read_media(
@@ -102,7 +110,12 @@ def resolve_folder(corpus: Corpus) -> Path:
     if not path.exists():
         hint = "" if path.suffix or "/" in name else " (a data set of the Hugging Face Hub is OWNER/NAME)"
         raise SaccadeError(f"{build_missing_file_error(path)}{hint}")
-    raise SaccadeError(f"{name} is not a folder of files; expected a folder, or one of {', '.join(ARCHIVE_SUFFIXES)}")
+    hint = "; unpack it" if path.suffix.lower() in (".zip", ".rar", ".7z") else ""
+    if table.get_format(path):
+        hint = f"; a table of files comes second: --data {path.parent} {path}"
+    raise SaccadeError(
+        f"{name} is not a folder of files; expected a folder, or one of {', '.join(ARCHIVE_SUFFIXES)}{hint}"
+    )
 
 
 def name_file(corpus: Corpus, path: str) -> str:
@@ -150,6 +163,12 @@ def hash_media(corpus: Corpus, *, medium: str, suffixes: Suffixes = ()) -> str:
     for other in corpus.files[1:]:
         digest.update(hash_file(Path(other)).encode())
     return digest.hexdigest()
+
+
+def count_foreign_files(folder: Path, medium: str) -> Counter[str]:
+    """Count the files by suffix that are pictures or sound in formats that are not read."""
+    suffixes = FOREIGN_SUFFIXES.get(medium)
+    return Counter(path.suffix.lower() for path in find_files(folder, suffixes)) if suffixes else Counter()
 
 
 def find_files(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
@@ -208,6 +227,12 @@ def _read_class_folders(root: Path, suffixes: tuple[str, ...], name: str) -> Ite
     number = 0
     for path in find_files(root, suffixes):
         names = path.relative_to(root).parts
+        if len(names) > 2 and names[0].lower() in SPLIT_NAMES:
+            folder = Path(name) / names[0]
+            raise SaccadeError(
+                f"{name} has a folder {names[0]!r}, as splits are called, with folders in it; give one split, such as "
+                f"--data {folder}"
+            )
         if len(names) > 1:
             number += 1
             yield number, str(path), names[0]

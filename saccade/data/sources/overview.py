@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
+from saccade.data.sources import media
 from saccade.data.sources.columns import UnclearColumnsError
 from saccade.data.sources.corpus import CorpusSplit
 from saccade.data.sources.pairs import EMBEDDED_PREFIX
@@ -14,6 +15,7 @@ from saccade.data.store.arrays import Store
 
 NUM_EXAMPLES = 3
 MAX_CELL_CHARACTERS = 60  # of each cell of an example
+MAX_LABELS = 10  # whose numbers are shown
 MAX_CORPORA = 5  # that are described
 
 
@@ -49,6 +51,16 @@ def format_sizes(store: Store, splits: Sequence[CorpusSplit], *, title: str) -> 
     return [f"{title}: {', '.join([*sizes[:MAX_CORPORA], *more])}"]
 
 
+def describe_labels(splits: Sequence[CorpusSplit], counts: Mapping[str, int]) -> list[str]:
+    """Return a line with the labels and how often each occurs, the most frequent ones first."""
+    if not counts or all(split.name.startswith(EMBEDDED_PREFIX) for split in splits):
+        return []
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    shown = ", ".join(f"{_shorten(label)} ({count:,})" for label, count in ordered[:MAX_LABELS])
+    more = f", and {len(ordered) - MAX_LABELS:,} others" if len(ordered) > MAX_LABELS else ""
+    return [f"labels: {shown}{more}"]
+
+
 def _describe_corpus(split: CorpusSplit, columns: Sequence[str], title: str) -> list[str]:
     examples = list(islice(split.iter_rows(), NUM_EXAMPLES))
     cells = split.name_cells(len(examples[0]) - 1) if examples else ()
@@ -61,7 +73,16 @@ def _describe_corpus(split: CorpusSplit, columns: Sequence[str], title: str) -> 
     else:
         read = f": {', '.join(cells)}" if cells else ""
     shown = [f"  {number}: {' | '.join(_format_cells(split, row))}" for number, *row in examples]
-    return [f"{title} {' and '.join(files)}{read}", *shown]
+    return [f"{title} {' and '.join(files)}{read}", *shown, *_describe_foreign_files(split)]
+
+
+def _describe_foreign_files(split: CorpusSplit) -> list[str]:
+    """Return a line about files in a folder of pictures or sound whose format is not read; none if there are none."""
+    if split.media_reader is None or not Path(split.name).is_dir():
+        return []
+    counts = media.count_foreign_files(Path(split.name), split.media_reader.medium)
+    found = ", ".join(f"{count:,} {suffix}" for suffix, count in sorted(counts.items()))
+    return [f"  files that are not read, and left out: {found}; convert them"] if found else []
 
 
 def _format_cells(split: CorpusSplit, row: Sequence[str]) -> list[str]:

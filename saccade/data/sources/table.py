@@ -1,20 +1,17 @@
 """Read tables: .tsv, .csv, .jsonl, .parquet.
 
 Documents are in the column `text`, or in the only column. Source and target of pairs, unless the recipe names them, are
-* the columns `source` and `target` of a header, record or schema;
+* the columns `source` and `target` (or `src` and `tgt`) of a header, record or schema;
 * otherwise the only two columns, in their order. The first line of a .csv is a header, that of a .tsv is not.
-More columns without these names are an error, which lists them.
+More columns without these names are an error, which lists them; columns without any name are not counted.
 `columns = ["2", "5"]` are numbers from 1 of columns of a .tsv or .csv without a header. Nested fields are named with a
 dot: `translation.en`.
 """
 
 from __future__ import annotations
 
-import csv
 import shutil
-import sys
 import tempfile
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, chain, islice
@@ -23,7 +20,17 @@ from typing import IO, Any
 
 from saccade.config.schema import Corpus
 from saccade.data.sources.bad_rows import BadRowError, OnBadRow, raise_error
-from saccade.data.sources.columns import INDEX_COLUMNS, UnclearColumnsError, suggest_columns
+from saccade.data.sources.columns import (
+    UnclearColumnsError,
+    find_by_alias,
+    is_index,
+    list_named,
+    resembles_header,
+    resembles_text,
+    suggest_by_length,
+    suggest_columns,
+)
+from saccade.data.sources.delimited import read_csv, read_tsv
 from saccade.data.sources.lines import COMPRESSION_SUFFIXES, did_you_mean, iter_lines, open_file
 from saccade.errors import SaccadeError
 from saccade.parsing import parse_json
@@ -35,6 +42,12 @@ Columns = tuple[str, ...] | None
 TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 PAIR_COLUMNS = ("source", "target")
 TEXT_COLUMNS = ("text",)
+OTHER_SUFFIXES = {
+    **dict.fromkeys((".xlsx", ".xls", ".ods", ".numbers"), "a spreadsheet: save it as CSV in UTF-8"),
+    ".json": "JSON: write one object a line, and call it .jsonl",
+    ".txt": "plain text: if tabs separate its columns, call it .tsv",
+    ".zip": "an archive: unpack it",
+}
 MAX_CELL_CHARACTERS = 20  # of each cell that a message quotes
 
 
@@ -47,6 +60,10 @@ def split_suffixes(path: Path) -> tuple[str, str]:
 
 def get_format(path: Path) -> str:
     return split_suffixes(path)[0]
+
+
+def is_delimited(path: Path) -> bool:
+    return get_format(path) in (".tsv", ".csv")
 
 
 def read_pairs(path: Path, *, columns: Columns, on_bad_row: OnBadRow = raise_error) -> Iterator[Row]:
@@ -101,17 +118,21 @@ def _name_columns(
     names: list[str] = []
     for number, cells in lines:
         if not names and is_header(cells):
-            names = cells
-            if duplicates := [column for column in names if names.count(column) > 1]:
-                raise SaccadeError(
-                    f"{name}:{number}: two columns are called {duplicates[0]!r}; give each a name of its own"
-                )
+            names = [cell.strip() for cell in cells]
+            check_unique(list_named(names), names, f"{name}:{number}")
             continue
         names = names or [str(position) for position in range(1, len(cells) + 1)]
         if len(cells) != len(names):
             on_bad_row(BadRowError(f"{name}:{number}", f"expected {len(names)} columns, got {len(cells)}"))
             continue
         yield number, dict(zip(names, cells, strict=True))
+
+
+def check_unique(chosen: Iterable[str], names: Sequence[str], where: str) -> None:
+    """Raise if a chosen column has the name of another one."""
+    for name in chosen:
+        if names.count(name) > 1:
+            raise SaccadeError(f"{where}: two columns are called {name!r}; give each a name of its own")
 
 
 def to_pairs(rows: Iterable[Texts]) -> Iterator[Row]:
@@ -123,9 +144,12 @@ def find_columns(
 ) -> tuple[str, ...]:
     """Return the columns that are read as `names`; none if the file is no table, or empty."""
     kind = get_format(path)
-    if kind in (".tsv", ".csv"):
-        number, cells = _read_first(path, on_bad_row)
-        return _choose_cells([*cells], f"{path}:{number}", columns, names, header=kind == ".csv")[0] if number else ()
+    if is_delimited(path):
+        with open_file(path) as file:
+            lines = islice(_read_delimited_lines(file, path, on_bad_row), 2)
+            (number, first), second = next(lines, (0, [])), next(lines, (0, []))[1]
+        where, header = f"{path}:{number}", kind == ".csv"
+        return _choose_cells(first, where, columns, names, header=header, second=second)[0] if number else ()
     if not kind:
         return ()
     with open_file(path) as file:
@@ -148,15 +172,27 @@ def find_record_columns(
     return ()
 
 
-def inherit_columns(corpus: Corpus, first: Corpus) -> Corpus:
-    """Give a table without `columns` those of the first corpus, if it has them."""
-    path, columns = Path(corpus.files[0]), first.columns
+def get_column_numbers(path: Path, columns: Sequence[str]) -> list[str]:
+    """Return the numbers from 1 of columns in the header of a .csv or .tsv; none if it lacks one of them."""
+    header = [cell.strip() for cell in _read_first(path)[1]]
+    return [str(header.index(name) + 1) for name in columns] if set(columns) <= set(header) else []
+
+
+def inherit_columns(corpus: Corpus, first: Corpus, *, found: Sequence[str] = ()) -> Corpus:
+    """Give a table without `columns` those of the first corpus, if it has them.
+
+    `found` are the columns that are read of the first corpus where it names none; the table may have another order.
+    """
+    path, columns = Path(corpus.files[0]), first.columns or tuple(found)
     if corpus.columns or corpus.format or not columns or len(corpus.files) != 1 or not path.is_file():
         return corpus
     _, cells = _read_first(path)
+    cells = [cell.strip() for cell in cells] if isinstance(cells, list) else cells
     by_number = isinstance(cells, list) and are_column_numbers(columns, cells)
-    found = max(map(int, columns)) <= len(cells) if by_number else set(columns) <= set(cells)
-    return corpus.model_copy(update={"columns": columns}) if found else corpus
+    if not first.columns and (by_number or list(cells) == list(columns)):
+        return corpus  # they are found without being named
+    has_them = max(map(int, columns)) <= len(cells) if by_number else set(columns) <= set(cells)
+    return corpus.model_copy(update={"columns": columns}) if has_them else corpus
 
 
 def _read_first(path: Path, on_bad_row: OnBadRow = raise_error) -> tuple[int, list[str] | dict[str, Any]]:
@@ -180,7 +216,7 @@ def _read_records(file: IO[bytes], path: Path, on_bad_row: OnBadRow) -> Iterator
 
 def _read_delimited_lines(file: IO[bytes], path: Path, on_bad_row: OnBadRow) -> Iterator[tuple[int, list[str]]]:
     """Yield the cells of the rows of an open .tsv or .csv file, with the header if there is one."""
-    return (_read_tsv if get_format(path) == ".tsv" else _read_csv)(file, str(path), on_bad_row)
+    return (read_tsv if get_format(path) == ".tsv" else read_csv)(file, str(path), on_bad_row)
 
 
 def _read_texts(
@@ -206,7 +242,7 @@ def _read_texts(
         else:
             raise SaccadeError(
                 f"{path} has no second file: give two line-aligned files, or one "
-                f"{', '.join(TABLE_SUFFIXES)} file with columns"
+                f"{', '.join(TABLE_SUFFIXES)} file with columns{explain_suffix(path)}"
             )
         for row in rows if get_format(path) == ".parquet" else islice(rows, first, stop):
             number = row[0]
@@ -252,8 +288,8 @@ def _choose_record_columns(
 ) -> tuple[str, ...]:
     if columns is None and len(record) < len(names):
         raise BadRowError(where, f"{_format_expected(names)}, got {len(record)}")
-    texts = [column for column, value in record.items() if isinstance(value, str)] if columns is None else []
-    return _choose_columns(columns, list(record), where, names, candidates=texts)
+    texts = {column: value for column, value in record.items() if isinstance(value, str)}
+    return _choose_columns(columns, list(record), where, names, candidates=suggest_by_length(texts, len(names)))
 
 
 def _choose_columns(
@@ -269,12 +305,13 @@ def _choose_columns(
                 f"{where}: columns names the {' and the '.join(names)}, got {len(columns)}: {', '.join(columns)}"
             )
         return columns
-    if all(name in available for name in names):
-        return names
-    if len(available) < len(names):
-        raise SaccadeError(f"{where}: {_format_expected(names)}, got {len(available)}")
-    if len(available) == len(names) and not any(name.lower() in INDEX_COLUMNS for name in available):
-        return tuple(available)
+    if (found := find_by_alias(names, available)) is not None:
+        return found
+    named = list_named(available)
+    if len(named) < len(names):
+        raise SaccadeError(f"{where}: {_format_expected(names)}, got {len(named)}")
+    if len(named) == len(names) and not any(map(is_index, named)):
+        return tuple(named)
     question = "are the source and the target? name them:" if len(names) == 2 else "is the text? name it:"
     raise UnclearColumnsError(
         f"{where}: which of the columns {', '.join(available)} {question}",
@@ -330,65 +367,77 @@ def _read_delimited(
 
 
 def _choose_cells(
-    first: list[str], where: str, columns: Columns, names: tuple[str, ...], *, header: bool
+    first: list[str],
+    where: str,
+    columns: Columns,
+    names: tuple[str, ...],
+    *,
+    header: bool,
+    second: Sequence[str] = (),
 ) -> tuple[tuple[str, ...], list[str]]:
-    """Return the columns to read and, if the first line is a header, their names; else the columns are numbers."""
-    by_number = columns is not None and are_column_numbers(columns, first)
-    if not by_number and (columns is not None or header or all(column in first for column in names)):
-        return _choose_columns(columns, first, where, names, candidates=first), first
+    """Return the columns to read and, if the first line is a header, their names; else the columns are numbers.
+
+    `second` is the row after the header, if it is known; messages suggest its longest cells.
+    """
+    available = [cell.strip() for cell in first]
+    by_number = columns is not None and are_column_numbers(columns, available)
+    if not by_number and (columns is not None or header or find_by_alias(names, available)):
+        candidates = suggest_by_length(dict(zip(available, second, strict=False)), len(names)) or available
+        wanted = columns and tuple(column.strip() for column in columns)
+        chosen = _choose_columns(wanted, available, where, names, candidates=candidates)
+        check_unique(chosen, available, where)
+        if columns is None:
+            check_header(chosen, where, available)
+        return chosen, available
     if not by_number and len(first) > len(names):
         numbers, cells = _number_columns(first), ", ".join(map(shorten, first))
-        is_header = any(cell.lower() in INDEX_COLUMNS for cell in first)
+        is_header = any(map(is_index, first))
         texts = [number for number, cell in zip(numbers, first, strict=True) if not cell.strip().isdecimal()]
         raise UnclearColumnsError(
             f"{where}: expected {'two columns, source and target' if len(names) == 2 else 'one column of text'}, "
             f"got {len(first)}: {cells}; {'name' if is_header else 'number'} {'them' if len(names) == 2 else 'it'}:",
-            suggest_columns(*(first, first) if is_header else (texts, numbers), len(names)),
+            suggest_columns(*(available, available) if is_header else (texts, numbers), len(names)),
             "" if is_header else ", or by name if the first line is a header",
         )
+    if not by_number and resembles_header(first):
+        raise UnclearColumnsError(
+            f"{where}: is this line, {' and '.join(map(shorten, available))}, a header? that of a .tsv has the names "
+            f"{' and '.join(names)}; name others:",
+            available,
+            ', or number them if it is an example: ["1", "2"]',
+        )
+    if len(first) < len(names) and (found := next((one for one in (",", ";", "|") if one in first[0]), "")):
+        raise SaccadeError(
+            f"{where}: {_format_expected(names)} with a tab between them, got one; if they are separated by {found!r}, "
+            "call the file .csv"
+        )
     return _choose_columns(columns, _number_columns(first), where, names, candidates=[]), []
+
+
+def check_header(chosen: Sequence[str], where: str, available: Sequence[str]) -> None:
+    """Raise if the names of the chosen columns are rather texts, since the file has no header."""
+    if text := next(filter(resembles_text, chosen), None):
+        numbers = [str(available.index(name) + 1) for name in chosen]
+        raise UnclearColumnsError(
+            f"{where}: is this line a header? it has the text {shorten(text)!r}; if the file has no header, number its "
+            "columns:",
+            numbers,
+            ", or name them if it is one",
+        )
 
 
 def _number_columns(cells: Sequence[str]) -> list[str]:
     return [str(number) for number in range(1, len(cells) + 1)]
 
 
+def explain_suffix(path: Path) -> str:
+    """Return what to do with a file of another program, as a part of a message; empty for other files."""
+    what = OTHER_SUFFIXES.get(path.suffix.lower())
+    return f"; it is {what}" if what else ""
+
+
 def shorten(text: str) -> str:
     return text if len(text) <= MAX_CELL_CHARACTERS else f"{text[:MAX_CELL_CHARACTERS]}..."
-
-
-def _read_tsv(file: IO[bytes], name: str, on_bad_row: OnBadRow) -> Iterator[tuple[int, list[str]]]:
-    """Split lines at tabs, without quoting."""
-    return ((number, line.split("\t")) for number, line in iter_lines(file, name, on_bad_row=on_bad_row))
-
-
-def _read_csv(file: IO[bytes], name: str, on_bad_row: OnBadRow) -> Iterator[tuple[int, list[str]]]:
-    """Parse CSV; cells in double quotes may contain commas and line ends (RFC 4180).
-
-    After a row that cannot be parsed, parsing goes on with the line after its first one: a quote that is not closed
-    would swallow all lines up to the next quote. A row has the number of its last line.
-    """
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default, 131,072, is too small for documents
-    lines, again = iter_lines(file, name, on_bad_row=on_bad_row), deque[tuple[int, str]]()
-    record: list[tuple[int, str]] = []  # the lines of the current row
-
-    def iter_record_lines() -> Iterator[str]:
-        while (found := again.popleft() if again else next(lines, None)) is not None:
-            record.append(found)
-            yield found[1] + "\n"
-
-    reader = csv.reader(iter_record_lines(), strict=True)
-    while True:
-        record.clear()
-        try:
-            cells = next(reader, None)
-        except csv.Error as error:
-            on_bad_row(BadRowError(f"{name}:{record[0][0]}", f"not valid CSV ({error})"))
-            again.extendleft(reversed(record[1:]))
-            continue
-        if cells is None:
-            return
-        yield record[-1][0], cells
 
 
 def read_jsonl(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ MAX_CLASSES = 1_000  # more distinct values suggest that the column does not hol
 MAX_CLASS_SHARE = 0.5  # of the number of texts: then nearly each has a label of its own, as a text has
 MIN_CLASSES = 20  # fewer may be that many of few texts
 NO_CLASS = 0  # id of positions without a class
+NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")  # without leading zeros, which codes have
 MAX_NUMBER = 3e38  # float32 has no larger ones
 
 
@@ -137,11 +139,21 @@ def collect_labels(kind: str, rows: Iterable[Sequence[Any]], *, noun: str = "tex
             f"there are {len(found):,} different labels for {num_rows:,} texts, such as {sorted(found)[0][:60]!r}; is "
             "it the right column? data.train.0.columns names the columns of the texts and, last, of the label"
         )
+    if kind == "label":
+        check_spelling(found)
     if len(found) < 2:
         only = f"only one: {min(found)!r}" if found else "none"
         raise SaccadeError(f"at least two different labels are needed to tell {noun} apart, but the data has {only}")
     numeric = all(name.removeprefix("-").isdecimal() for name in found)
     return Labels(kind, tuple(sorted(found, key=lambda name: (int(name) if numeric else 0, name))), num_texts)
+
+
+def check_spelling(names: Iterable[str]) -> None:
+    """Raise if two labels are the same number, such as 1 and 1.0, which different programs write."""
+    seen: dict[float, str] = {}
+    for name in sorted(names):
+        if NUMBER.fullmatch(name) and (other := seen.setdefault(float(name), name)) != name:
+            raise SaccadeError(f"the labels {other!r} and {name!r} are the same number; write it in one way")
 
 
 def parse_number(text: str) -> float:

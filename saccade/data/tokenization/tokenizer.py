@@ -169,6 +169,8 @@ class Tokenizer:
         try:
             return encode(list(texts), add_special_tokens=False)
         except TypeError:
+            if wrong := [text for text in texts if not isinstance(text, str)]:
+                raise SaccadeError(f"expected texts, got {type(wrong[0]).__name__}") from None
             raise SaccadeError("text holds half a character (a lone surrogate); give valid Unicode") from None
 
     def to_model_ids(self, library_ids: list[int]) -> list[int]:

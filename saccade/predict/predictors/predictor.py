@@ -189,6 +189,8 @@ class Predictor(Tabular):
         Keywords are decoding settings, such as beam=5, sample=True, max_length=50 (see `saccade explain predict`);
         others are those of the run, or of `decoding`. With n_best=3, each text has a list of its 3 best outputs.
         """
+        if not isinstance(texts, Iterable):
+            raise SaccadeError(f"predict takes a text or a list of texts, got {type(texts).__name__}")
         inputs, many = [texts] if isinstance(texts, str) else list(texts), settings.get("n_best", 1) > 1
         found = self.candidates(inputs, decoding=decoding, scored=many, **settings)
         outputs = [[one.text for one in hypotheses] if many else hypotheses[0].text for hypotheses in found]

@@ -7,12 +7,14 @@ import shlex
 
 import pytest
 
-from saccade.config.load import load
+from saccade.config.load import load, save
 from saccade.config.schema import Corpus, Data, Tokenizer
 from saccade.data.prepare import prepare
 from saccade.data.sources import labelled, pairs, table
 from saccade.data.sources.columns import UnclearColumnsError, suggest_columns
 from saccade.errors import SaccadeError
+from saccade.runs import RECIPE
+from saccade.score.pairs import choose_corpora, read_text_pairs
 
 NAMES = ["id", "German", "English", "comment"]
 ROWS = [["7", "ein Haus", "a house", "ok"], ["8", "zwei", "two", ""]]
@@ -138,6 +140,28 @@ def test_validation_files_have_the_columns_of_training_if_they_have_them(write, 
     assert made.valid_pairs == [("x", "y")]
 
 
+def test_validation_files_with_the_columns_in_another_order_are_read_by_name(write, make):
+    train, valid = write("a.csv", "English,German\na house,ein Haus\n"), write("b.csv", "German,English\nzwei,two\n")
+    made, reported = make(str(train), valid=(str(valid),))
+    assert made.valid_pairs == [("two", "zwei")]
+    assert f'validation data {valid}: source = column "English", target = column "German"' in reported
+    made, _ = make(str(train), valid=(str(write("c.csv", "English,German,note\ntwo,zwei,x\n")),))
+    assert made.valid_pairs == [("two", "zwei")]
+    made, _ = make(str(train), valid=(str(write("d.csv", "French,English\ndeux,two\n")),))
+    assert made.valid_pairs == [("deux", "two")]  # it has other columns
+
+
+def test_test_files_with_the_columns_in_another_order_are_read_by_name(write, tmp_path):
+    train, test = write("a.csv", "English,German\na house,ein Haus\n"), write("b.csv", "German,English\nzwei,two\n")
+    run = tmp_path / "run"
+    run.mkdir()
+    save(load("dates", overrides=[f"data.train=[{{files=['{train}']}}]"]), run / RECIPE)
+    given = [Corpus(files=(str(test),))]
+    assert read_text_pairs(choose_corpora(run, given, None)) == [("two", "zwei")]
+    train.unlink()  # then the order of the file counts, as it would without a run
+    assert read_text_pairs(choose_corpora(run, given, None)) == [("zwei", "two")]
+
+
 def test_numbered_columns_are_inherited_by_files_with_enough_of_them(write):
     first = Corpus(files=("train.tsv",), columns=("2", "3"))
     many = Corpus(files=(str(write("a.tsv", "1\tx\ty\n")),))
@@ -153,7 +177,7 @@ LABEL_TABLES = {
     "text,sentiment,date\na,good,2020\n": 'data.train.0.columns=["text", "sentiment"]',
     "id,text,label,label_text\n1,a,0,bad\n": 'data.train.0.columns=["text", "label"]',
     "text,label,date\na,yes,2020\n": 'data.train.0.columns=["text", "label"]',
-    "id,author,text,date,label\n1,x,a,2020,yes\n": 'data.train.0.columns=["author", "label"]',
+    "id,author,text,date,label\n1,x,a,2020,yes\n": 'data.train.0.columns=["text", "label"]',
 }
 
 

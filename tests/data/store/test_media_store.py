@@ -282,3 +282,49 @@ def test_a_decoding_process_whose_parent_has_ended_ends_silently():
     command = build_python_command("saccade.data.media.decoding")
     done = subprocess.run(command, input='{"reader": {"kind": ', capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+# ---- folders as people have them
+
+
+def test_formats_that_are_not_read_are_counted_and_labels_too(folder, tmp_path):
+    for name in ("odd/a.heic", "odd/b.HEIC", "even/c.svg", "even/.d.svg"):
+        (folder / name).write_bytes(b"x")
+    reported: list[str] = []
+    prepare(recipe(folder), cache=tmp_path / "cache", report=reported.append)
+    assert "  files that are not read, and left out: 2 .heic, 1 .svg; convert them" in reported
+    assert "labels: even (5), odd (5)" in reported and f"data: 10 pictures of {folder}" in reported
+
+
+def test_folders_that_are_called_as_splits_are_no_classes(folder, tmp_path):
+    for split in ("Training", "Testing"):
+        shutil.copytree(folder, tmp_path / "whole" / split)
+    with pytest.raises(SaccadeError, match=r"whole has a folder 'Testing', as splits are called.*--data .*whole/Test"):
+        prepare_media(tmp_path / "whole", tmp_path)
+    assert len(prepare_media(tmp_path / "whole" / "Training", tmp_path)[0].train) == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("a.zip", "; unpack it$"), ("a.csv", r"; a table of files comes second: --data /\S+ /\S+a.csv$")]
+)
+def test_a_file_in_place_of_a_folder_is_explained(tmp_path, name, hint):
+    (tmp_path / name).write_bytes(b"file,label\n")
+    with pytest.raises(SaccadeError, match=f"is not a folder of files; expected .*{hint}"):
+        prepare_media(tmp_path / name, tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "I;16", "F"])
+def test_pictures_of_all_modes_are_read(tmp_path, mode):
+    """A half of each picture is dark and the other one bright, in any mode."""
+    dark_and_bright = np.repeat(np.array([[0, 255]], np.uint8), 8, 0).repeat(4, 1)
+    picture = Image.fromarray(dark_and_bright)
+    if mode in ("I;16", "F"):
+        picture = Image.fromarray(dark_and_bright.astype("uint16") * 257 if mode == "I;16" else dark_and_bright / 255.0)
+    name = {"CMYK": "a.jpg", "F": "a.tif"}.get(mode, "a.png")
+    for label in ("x", "y"):
+        (tmp_path / "data" / label).mkdir(parents=True)
+        (picture if mode in ("I;16", "F") else picture.convert(mode)).save(tmp_path / "data" / label / name)
+    data, _ = prepare_media(tmp_path / "data", tmp_path)
+    values = next(iter_validation_batches(data.train, batch_tokens=1000))["source"].values.float()
+    assert values.shape == (2, 3, 8, 8)
+    assert values[..., :3].max() < 30 and values[..., 5:].min() > 225
