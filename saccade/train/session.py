@@ -90,6 +90,7 @@ class Session:
     profiler: StepProfiler
     watched_examples: Any = None  # WatchedExamples of attention_watch.py, if attention is recorded
     use_cuda_graphs: bool = False  # whether training steps run as CUDA graphs
+    hint: str | None = None  # a setting that may make it faster, printed before the first step
     cuda_graphs: Any = None  # CudaGraphs of capture.py: of a whole step or, with `buckets`, of passes of a micro-batch
     update_graph: Callable[[Tensor], None] | None = None  # with `buckets`, the graph of the update
     buckets: Any = None  # GradientBuckets, unless autograd or DistributedDataParallel allocates the gradients

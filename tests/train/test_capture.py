@@ -9,7 +9,9 @@ from replay import gpu_steps
 
 from saccade.data.batching.batch import Batch, pad
 from saccade.errors import SaccadeError
+from saccade.model.build.model import build
 from saccade.train import loop
+from saccade.train.batches import layout
 from saccade.train.batches.layout import should_capture
 from saccade.train.capture import CudaGraphs, Recording
 from saccade.train.distributed.gradients import ALIGNMENT, BUCKET_SIZE, GradientBuckets
@@ -75,6 +77,22 @@ def test_sharded_models_have_cuda_graphs_in_one_process_or_if_requested():
     assert not should_capture(small.small(), ranks=tensor, **settings)
     with pytest.raises(SaccadeError, match=r"train.cuda_graphs=true needs train.parallel.tensor=1; leave"):
         should_capture(small.small(cuda_graphs=True), ranks=tensor, **settings)
+
+
+def test_a_start_with_shards_says_which_setting_makes_graphs_of_their_steps(monkeypatch):
+    two, gpu = Ranks(world_size=2, mesh=object()), torch.device("cuda")
+    monkeypatch.setattr(layout, "should_pack", lambda *arguments, **settings: True)
+
+    def hint(ranks=two, device=gpu, **settings):
+        return layout.choose_layout(small.small(**settings), build_model(), (), device=device, ranks=ranks).hint
+
+    assert "train.cuda_graphs=true" in hint()
+    others = (hint(cuda_graphs=False), hint(cuda_graphs=True), hint(Ranks()), hint(recompute=True))
+    assert not any((*others, hint(dataclasses.replace(two, tensor=2)), hint(device=torch.device("cpu"))))
+
+
+def build_model():
+    return build(small.small(), source_size=9, target_size=9)
 
 
 class CountingRecorder:
