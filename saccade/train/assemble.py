@@ -66,6 +66,7 @@ def build_session(
         profiler=StepProfiler(settings.profile, prefetcher=prefetcher, device=device),
         watched_examples=WatchedExamples() if settings.watch else None,
         use_cuda_graphs=layout.use_cuda_graphs,
+        hint=layout.hint,
         notes=list(data.notes),
         filtered=data.filtered,
         bad_rows=data.bad_rows,

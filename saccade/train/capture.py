@@ -94,6 +94,10 @@ class CudaGraphs:
         captured.recording.replay()
         return captured.recording.result
 
+    def release(self) -> None:
+        """Drop all graphs. NCCL waits for those that hold its operations when a process group ends."""
+        self.captured.clear()
+
 
 class UpdateGraph:
     """Runs the update of the weights eagerly the first time, captures it the second time, and replays it afterwards.
@@ -116,3 +120,7 @@ class UpdateGraph:
         if self.recording is None:
             self.recording = self.recorder.record(lambda: self.update(static))
         self.recording.replay()
+
+    def release(self) -> None:
+        """Drop the graph, as CudaGraphs does."""
+        self.recording = None

@@ -163,6 +163,7 @@ def format_banner(s: Session) -> list[str]:
         f"training '{s.recipe.name}' on {format_device(s.device)}: {', '.join(facts)}, {format_budget(s)}",
         f"the run is in {s.run}; learning curves: saccade watch {s.run}",
         f"Ctrl-C saves a checkpoint and stops; go on with: {s.resume_command}",
+        *([s.hint] if s.hint else []),
     ]
 
 

@@ -33,9 +33,8 @@ def run_loop(s: Session) -> None:
     """Train until the step, epoch or time budget is used up, early stopping ends it, or a signal asks to stop."""
     settings, progress = s.recipe.train, s.progress
     s.last_tick = s.report_start = time.perf_counter()
-    prepare_cuda_graphs(s)
     s.profiler.plan(steps_left=settings.steps and settings.steps - progress.step)
-    with InterruptHandler() as interrupts, closing(s.prefetcher), closing(s.profiler):
+    with InterruptHandler() as interrupts, closing(s.prefetcher), closing(s.profiler), hold_cuda_graphs(s):
         ending = should_stop(s)
         if progress.step == 0:
             record_attention(s)
@@ -79,6 +78,19 @@ def run_loop(s: Session) -> None:
             f"no profile was written: this took {s.profiler.steps_done} steps, a profile takes "
             f"{s.profiler.steps_needed}"
         )
+
+
+@contextmanager
+def hold_cuda_graphs(s: Session) -> Iterator[None]:
+    """Capture steps inside the block, and drop the graphs at its end: a process group cannot end before they do."""
+    prepare_cuda_graphs(s)
+    graphs = [one for one in (s.cuda_graphs, s.update_graph) if one is not None]
+    try:
+        yield
+    finally:
+        s.cuda_graphs = s.update_graph = None
+        for one in graphs:
+            one.release()
 
 
 def prepare_cuda_graphs(s: Session) -> None:

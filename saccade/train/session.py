@@ -90,8 +90,9 @@ class Session:
     profiler: StepProfiler
     watched_examples: Any = None  # WatchedExamples of attention_watch.py, if attention is recorded
     use_cuda_graphs: bool = False  # whether training steps run as CUDA graphs
+    hint: str | None = None  # a setting that may make it faster, printed before the first step
     cuda_graphs: Any = None  # CudaGraphs of capture.py: of a whole step or, with `buckets`, of passes of a micro-batch
-    update_graph: Callable[[Tensor], None] | None = None  # with `buckets`, the graph of the update
+    update_graph: Any = None  # UpdateGraph of capture.py: with `buckets`, that of the update
     buckets: Any = None  # GradientBuckets, unless autograd or DistributedDataParallel allocates the gradients
     notes: list[str] = field(default_factory=list)  # remarks of data preparation and warm start, for the model card
     filtered: dict[str, list[FilterReport]] = field(default_factory=dict)  # what `data.filter` dropped, see folder.py

@@ -16,10 +16,12 @@ from pathlib import Path
 import small
 import torch
 import torch.distributed as dist
+from broken_shards import FAULTS
 from replay import gpu_steps
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from saccade.breaks.patching import patching
 from saccade.train import api, loop
 from saccade.train.batches import prefetch
 from saccade.train.distributed.parts import get_local
@@ -76,8 +78,8 @@ def run_jobs(rank, jobs, results):
     """Run jobs one after the other as one rank; those with fewer processes than this rank are skipped.
 
     A job is (port, layout, run, settings): `settings` are keys of [train], and `resume`, `dtype`, `count_sent`,
-    `gpu_steps`: whether steps are those of a GPU, "eager" or as "graphs"; and `fault`: what happens ("kill", "hang",
-    "nan", "memory"), after which step, and in which rank.
+    `gpu_steps`: whether steps are those of a GPU, "eager" or as "graphs"; `broken`: a fault of the code; and `fault`:
+    what happens ("kill", "hang", "nan", "memory"), after which step, and in which rank.
     """
     torch.set_num_threads(1)
     small.finish.plot_loss = lambda run: None
@@ -106,7 +108,7 @@ def train_job(rank, world, port, parallel, run, settings):
     os.environ["SACCADE_COMPILE_BACKEND"] = "eager"
     torch._dynamo.reset(), torch._dynamo.utils.counters.clear()
     fault, step, victim = settings.pop("fault", ("", 0, -1))
-    kind, sent = settings.pop("gpu_steps", None), []
+    kind, sent, broken = settings.pop("gpu_steps", None), [], settings.pop("broken", None)
     counting = count_sent(sent) if settings.pop("count_sent", False) else contextlib.nullcontext()
     steps = contextlib.nullcontext() if kind is None else gpu_steps(graphs=kind == "graphs")
     if rank == victim:
@@ -117,7 +119,10 @@ def train_job(rank, world, port, parallel, run, settings):
         measure_bytes(measured),
         counting,
         steps as counts,
+        patching() as patch,
     ):
+        if broken is not None:
+            FAULTS[broken](patch)
         if resume:
             overrides = [f"train.parallel.{name}={size}" for name, size in parallel.items()]
             overrides += [f"train.{name}={value}" for name, value in settings.items()]

@@ -146,7 +146,7 @@ def test_parts_that_declare_nothing_get_padded_batches_and_the_log_says_why(reas
     recipe, model = make(**parts)
     with caplog.at_level(logging.INFO, logger="saccade"):
         layout = choose_layout(recipe, model, build_objectives(recipe), device=torch.device("cpu"), ranks=Ranks())
-    assert layout == (None, False)
+    assert layout == (None, False, None)
     assert f"batches are padded, not packed: {reason}" in caplog.messages
     assert not can_capture_padded(model, [], requested=True)
 

@@ -9,9 +9,11 @@ from replay import gpu_steps
 
 from saccade.data.batching.batch import Batch, pad
 from saccade.errors import SaccadeError
+from saccade.model.build.model import build
 from saccade.train import loop
+from saccade.train.batches import layout
 from saccade.train.batches.layout import should_capture
-from saccade.train.capture import CudaGraphs, Recording
+from saccade.train.capture import CudaGraphs, Recording, UpdateGraph
 from saccade.train.distributed.gradients import ALIGNMENT, BUCKET_SIZE, GradientBuckets
 from saccade.train.distributed.ranks import Ranks
 
@@ -33,6 +35,27 @@ def test_replayed_steps_are_eager_steps_bit_for_bit(fit, accumulate):
 
     assert counts["replayed"] > counts["recorded"] > 1
     assert same_losses == losses and same_weights == weights
+
+
+def test_graphs_are_dropped_before_the_processes_part(fit, monkeypatch):
+    """Also after an error: NCCL waits for graphs that hold its operations when a process group ends."""
+    sessions = []
+    monkeypatch.setattr(small.api, "finish", sessions.append)
+    monkeypatch.setattr(small.api.Predictor, "load", lambda *arguments, **settings: None)
+    released = []
+    for kind in (CudaGraphs, UpdateGraph):
+        release = kind.release
+        monkeypatch.setattr(kind, "release", lambda self, release=release: (release(self), released.append(self)))
+    with gpu_steps(graphs=True):
+        fit(**{**SETTINGS, "steps": 5})
+        monkeypatch.setattr(loop, "validate", lambda s: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            fit("failed", **{**SETTINGS, "steps": 5})
+
+    assert len(released) == 4
+    for graphs, update in (released[:2], released[2:]):
+        assert graphs.seen_shapes and not graphs.captured and update.scale is not None and update.recording is None
+    assert sessions[0].cuda_graphs is None
 
 
 def test_timed_steps_run_eagerly_between_replayed_ones(fit, monkeypatch):
@@ -75,6 +98,22 @@ def test_sharded_models_have_cuda_graphs_in_one_process_or_if_requested():
     assert not should_capture(small.small(), ranks=tensor, **settings)
     with pytest.raises(SaccadeError, match=r"train.cuda_graphs=true needs train.parallel.tensor=1; leave"):
         should_capture(small.small(cuda_graphs=True), ranks=tensor, **settings)
+
+
+def test_a_start_with_shards_says_which_setting_makes_graphs_of_their_steps(monkeypatch):
+    two, gpu = Ranks(world_size=2, mesh=object()), torch.device("cuda")
+    monkeypatch.setattr(layout, "should_pack", lambda *arguments, **settings: True)
+
+    def hint(ranks=two, device=gpu, **settings):
+        return layout.choose_layout(small.small(**settings), build_model(), (), device=device, ranks=ranks).hint
+
+    assert "train.cuda_graphs=true" in hint()
+    others = (hint(cuda_graphs=False), hint(cuda_graphs=True), hint(Ranks()), hint(recompute=True))
+    assert not any((*others, hint(dataclasses.replace(two, tensor=2)), hint(device=torch.device("cpu"))))
+
+
+def build_model():
+    return build(small.small(), source_size=9, target_size=9)
 
 
 class CountingRecorder:

@@ -1,8 +1,12 @@
 """Tests that need a GPU."""
 
+import json
+
 import pytest
+import single_shard
 import small
 import torch
+from safetensors.torch import load_file
 from test_convolution import STACKS
 from test_recurrent import RECURRENT, stacks
 
@@ -130,3 +134,24 @@ def test_steps_about_pictures_as_graphs_are_plain_ones_however_often_one_trains(
         losses.append([line["loss"] for line in small.read_metrics(tmp_path / str(number))])
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
     assert losses[0] == pytest.approx(losses[2], rel=1e-2)
+
+
+def test_shards_as_graphs_train_like_eager_ones_and_like_the_whole_model(processes, tmp_path):
+    """FSDP2 with NCCL in a process group of one process; a store in memory needs no port."""
+    process = processes.Process(target=single_shard.train_in_three_ways, args=(str(tmp_path),))
+    process.start()
+    process.join(240)
+    assert process.exitcode == 0
+    check_three_ways(tmp_path, graphs=True)
+
+
+def check_three_ways(folder, *, graphs):
+    plain, eager, captured = (json.loads((folder / f"{way}.json").read_text()) for way in ("plain", "eager", "graphs"))
+    assert eager["captured"] == plain["captured"] == 0 and (captured["captured"] > 1) == graphs
+    assert len({round(loss, 3) for loss in plain["losses"]}) > 6  # the model learns: old gradients would be noticed
+    for way in ("eager", "graphs"):
+        found = json.loads((folder / f"{way}.json").read_text())
+        assert found["losses"] == pytest.approx(plain["losses"], rel=1e-3)
+        weights, same = (load_file(folder / f"{name}.safetensors") for name in (way, "plain"))
+        distance = sum((weights[name] - same[name]).square().sum().item() for name in weights) ** 0.5
+        assert distance < 0.01 * sum(value.square().sum().item() for value in same.values()) ** 0.5

@@ -7,7 +7,7 @@ import small
 import torch
 from safetensors.torch import load_file
 from test_distributed import port  # noqa: F401  # a fixture
-from test_step import FIRST, SECOND, session
+from test_step import FIRST, SECOND, FixedBatches, session
 
 from saccade.data.batching.batch import Batch, Frames, Pictures, pad
 from saccade.errors import SaccadeError
@@ -15,6 +15,7 @@ from saccade.kernels import memory
 from saccade.kernels.memory import is_out_of_memory
 from saccade.train import loop, validate
 from saccade.train.batches.pack import pack_batch
+from saccade.train.distributed.gradients import GradientBuckets
 from saccade.train.distributed.ranks import Ranks
 from saccade.train.loss import MicroBatchLoss
 from saccade.train.objectives.objectives import next_token_loss
@@ -265,6 +266,25 @@ def test_step_goes_on_without_cuda_graphs_that_do_not_fit(monkeypatch):
     assert_same_weights(plain, s, **EXACT)
     assert s.meter.read(Ranks()) == plain.meter.read(Ranks())
     assert s.log.lines == ["step 1: out of memory for CUDA graphs; training goes on without them"]
+
+
+def test_a_capture_of_sharded_steps_that_runs_out_of_memory_ends_the_training_with_one_line():
+    """The other processes are in the middle of an exchange, so that it cannot go on without graphs."""
+    s = logged([WHOLE], accumulate=1)
+    s.ranks, s.run = Ranks(mesh=object()), small.Path("r")
+
+    def capture(batch):
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        finally:
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+    for buckets in (None, GradientBuckets(s.model)):  # of a whole step, of the passes of a micro-batch
+        s.cuda_graphs, s.buckets = capture, buckets
+        s.prefetcher = FixedBatches([WHOLE])
+        with pytest.raises(SaccadeError) as error, out_of_memory.report_out_of_memory(s):
+            loop.optimizer_step(s)
+        assert str(error.value).startswith("out of memory with train.batch_tokens=") and "\n" not in str(error.value)
 
 
 def test_captured_update_that_fails_halfway_is_not_taken_again(monkeypatch):

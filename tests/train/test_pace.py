@@ -159,8 +159,10 @@ def test_the_banner_counts_what_is_trained(monkeypatch):
         device=small.torch.device("cpu"),
         run="runs/x",
         resume_command="saccade train --resume runs/x",
+        hint="set this",
     )  # fmt: skip
-    first = format_banner(s)[0]
+    first, *others = format_banner(s)
+    assert others[-1] == "set this"
     assert "3,000 parameters, 1,500 of them trained, 3 epochs or until patience ends" in first
 
 

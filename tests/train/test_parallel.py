@@ -8,6 +8,7 @@ import layouts
 import pytest
 import small
 import torch
+from broken_shards import FAULTS
 from safetensors import safe_open
 from safetensors.torch import load_file
 
@@ -197,6 +198,23 @@ def test_compiled_blocks_have_the_graphs_and_losses_of_one_process_in_all_layout
     assert {result["compiled"] for result in found.values()} == {4}  # two of each side: the first block has no residual
     for name in names[1:]:
         assert_same_training(tmp_path / name, tmp_path / "one")
+
+
+@pytest.mark.slow
+def test_faults_of_sharded_gradients_and_graphs_are_noticed(processes, tmp_path):
+    """The comparison with one process fails under each of them, and without one it does not."""
+    settings = {"gpu_steps": "graphs", "steps": 4, "valid_every": 4, "valid_predictions": 0}
+    jobs = [("one", "one", {**settings, "gpu_steps": "eager"}), ("fsdp-2", "whole", settings)]
+    jobs += [("fsdp-2", fault, {**settings, "broken": fault}) for fault in FAULTS]
+    layouts.Group(processes, tmp_path).run(jobs)
+
+    assert_same_training(tmp_path / "whole", tmp_path / "one")
+    unnoticed = []
+    for fault in FAULTS:
+        with contextlib.suppress(AssertionError):
+            assert_same_training(tmp_path / fault, tmp_path / "one")
+            unnoticed.append(fault)
+    assert not unnoticed
 
 
 # ---- choosing a layout

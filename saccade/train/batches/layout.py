@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -23,6 +23,10 @@ from saccade.train.distributed.ranks import Ranks
 from saccade.train.objectives.terms import Objective, generates_outputs, is_tested_on_picture_graphs
 
 logger = logging.getLogger(__name__)
+SHARD_HINT = (
+    "training steps are not CUDA graphs: those of shards were tested on one GPU, and between processes on CPUs alone; "
+    "train.cuda_graphs=true tries them, which may be much faster if blocks are small"
+)
 
 
 class Layout(NamedTuple):
@@ -30,6 +34,7 @@ class Layout(NamedTuple):
 
     transform: BatchTransform | None  # packs or pads a batch before it is copied to the device
     use_cuda_graphs: bool  # whether training steps run as CUDA graphs
+    hint: str | None = None  # a setting that may make it faster, which users must choose themselves
 
 
 def choose_layout(
@@ -41,9 +46,13 @@ def choose_layout(
         logger.info("blocks are not compiled: %s", problem)
     packed = should_pack(settings, model, device, generates=generates)
     capturable = packed or can_capture_padded(model, objectives, requested=bool(settings.cuda_graphs))
-    captures = should_capture(recipe, capturable=capturable, generates=generates, ranks=ranks, device=device)
+    step: dict[str, Any] = {"capturable": capturable, "generates": generates, "ranks": ranks, "device": device}
+    captures = should_capture(recipe, **step)
+    hint = None
+    if settings.cuda_graphs is None and not captures and not list_missing_for_graphs(recipe, **step):
+        hint = SHARD_HINT
     padded = captures and not packed and get_capabilities(model.writer).padded_targets
-    return Layout(choose_transform(settings, packed=packed, padded=padded, device=device), captures)
+    return Layout(choose_transform(settings, packed=packed, padded=padded, device=device), captures, hint)
 
 
 def find_compile_problem(model: Model) -> str:
@@ -90,15 +99,32 @@ def can_capture_padded(model: Model, objectives: Sequence[Objective], *, request
 def should_capture(
     recipe: Recipe, *, capturable: bool, ranks: Ranks, device: torch.device, generates: bool = False
 ) -> bool:
-    """Whether steps run as CUDA graphs: no tensor parallelism, and no synchronization with the device.
+    """Whether steps run as CUDA graphs, see `list_missing_for_graphs`.
 
-    `capturable`: whether a graph can hold a step of this model. Raises a SaccadeError if graphs are requested and not
-    possible. Those of several shards hold collective operations of NCCL, and are used only if requested.
+    Those of several shards hold collective operations of NCCL, and are used only if requested. Raises a SaccadeError if
+    graphs are requested and not possible.
+    """
+    requested = recipe.train.cuda_graphs
+    missing = list_missing_for_graphs(recipe, capturable=capturable, ranks=ranks, device=device, generates=generates)
+    if requested and missing:
+        raise SaccadeError(f"train.cuda_graphs=true needs {' and '.join(missing)}; leave train.cuda_graphs out")
+    if missing and device.type == "cuda":
+        logger.info("training steps are not CUDA graphs, which need %s", " and ".join(missing))
+    shares = ranks.mesh is not None and ranks.world_size > 1
+    return not missing and (requested is not False if not shares else bool(requested))
+
+
+def list_missing_for_graphs(
+    recipe: Recipe, *, capturable: bool, ranks: Ranks, device: torch.device, generates: bool = False
+) -> list[str]:
+    """Return what CUDA graphs need and this training lacks: no tensor parallelism, no synchronization with the device.
+
+    `capturable`: whether a graph can hold a step of this model.
     """
     settings = recipe.train
     parts = (*recipe.objectives, settings.optimizer, *settings.augment)
     undeclared = [part.kind for part in parts if not part.is_capturable]
-    conditions = {
+    needs = {
         "a CUDA device": device.type == "cuda",
         "objectives that do not generate outputs": not generates,
         "stacks that a graph can hold": capturable or generates,
@@ -106,16 +132,7 @@ def should_capture(
         "train.recompute=false": not settings.recompute,
         f"capturable = True of your own kinds ({', '.join(undeclared)})": not undeclared,
     }
-    missing = [name for name, holds in conditions.items() if not holds]
-    if settings.cuda_graphs and missing:
-        raise SaccadeError(f"train.cuda_graphs=true needs {' and '.join(missing)}; leave train.cuda_graphs out")
-    if missing and device.type == "cuda":
-        logger.info("training steps are not CUDA graphs, which need %s", " and ".join(missing))
-    shares = ranks.mesh is not None and ranks.world_size > 1
-    if shares and settings.cuda_graphs is None and not missing:
-        logger.info("training steps are not CUDA graphs: with shards they are if train.cuda_graphs=true")
-        return False
-    return settings.cuda_graphs is not False and not missing
+    return [name for name, holds in needs.items() if not holds]
 
 
 def choose_transform(
