@@ -20,7 +20,10 @@ SINGLE_FILE_CORPUS = re.compile(r"embedded:.*|.*\.(tsv|csv|jsonl|json|parquet)(\
 Data = Annotated[
     list[str],
     typer.Option(
-        "--data", metavar="SRC [TGT]", help="Two aligned files, or one file with source and target columns. Repeatable."
+        "--data",
+        metavar="SRC [TGT]",
+        help="Two aligned files, one file with columns (.csv, .tsv, .jsonl, .parquet), text, or a folder of pictures "
+        "or recordings. Repeatable.",
     ),
 ]
 Valid = Annotated[

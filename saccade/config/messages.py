@@ -97,9 +97,10 @@ def _explain_unknown_key(location: tuple[str | int, ...], values: Mapping[str, A
 
 
 def find_elsewhere(path: str) -> str:
-    """The least nested key with the same last name in the same top table, such as train.schedule.lr for train.lr."""
+    """The least nested key with the same last name, in the same top table: train.schedule.lr for train.lr or lr."""
     found = [key.path for key in find_keys(path, list_keys(list_places()), in_words=False)]
-    inside = [key for key in found if key.split(".")[0] == path.split(".")[0] and key != path]
+    inside = [key for key in found if "." not in path or key.split(".")[0] == path.split(".")[0]]
+    inside = [key for key in inside if key != path]
     return min(inside, key=lambda key: key.count("."), default="")
 
 

@@ -1,5 +1,6 @@
 """Read the data that runs are evaluated on: documents, text pairs, and texts with labels."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,8 +59,15 @@ def read_text_pairs(corpora: Sequence[Corpus], *, synthetic_count: int | None = 
 
 
 def read_labelled_pairs(corpora: Sequence[Corpus], *, kind: str, synthetic_count: int | None = None) -> Pairs:
-    """Return texts, a pair of texts joined in one line, with their labels; incomplete rows are skipped."""
-    rows = (
-        row for corpus in limit_embedded_examples(corpora, synthetic_count) for row in read_labelled(corpus, kind=kind)
-    )
-    return [(join_texts(texts), label) for _, *texts, label in rows if label and all(text.strip() for text in texts)]
+    """Return texts, a pair of texts joined in one line, with their labels; incomplete rows are skipped and reported."""
+    pairs, incomplete = Pairs(), list[str]()
+    for corpus in limit_embedded_examples(corpora, synthetic_count):
+        for number, *texts, label in read_labelled(corpus, kind=kind):
+            if label and all(text.strip() for text in texts):
+                pairs.append((join_texts(texts), label))
+            else:
+                incomplete.append(f"{corpus.files[0]}:{number}")
+    if incomplete:
+        rows = "1 row" if len(incomplete) == 1 else f"{len(incomplete):,} rows"
+        print(f"note: {rows} without a text or a label left out; the first one is {incomplete[0]}", file=sys.stderr)
+    return pairs

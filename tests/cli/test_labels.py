@@ -48,6 +48,10 @@ def test_a_classifier_from_files_to_a_table(cli, train_run, files):
     measured = json.loads(cli("evaluate", "x", "--data", "dev.tsv", "--json").out)
     assert measured["scores"].keys() == {"accuracy", "f1", "matthews"}
     assert sum(map(sum, measured["counts"])) == 10
+    with (files / "dev.tsv").open("a") as dev:
+        dev.write("\ntext without a label\t\n\tyes\n")
+    found = cli("evaluate", "x", "--data", "dev.tsv")
+    assert "note: 2 rows without a text or a label left out; the first one is dev.tsv:12\n" in found.err
     assert "reader.stack.blocks.0.self" in cli("view", "x", "text 1").out
     assert "Y  outputs, A V" in cli("lectures", "trace", "x", "text 1").out
 

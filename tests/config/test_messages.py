@@ -42,6 +42,8 @@ def test_a_single_mistake_is_one_line():
             "data.valid.0.splitt: unknown key; did you mean 'split'?",
         ),
         ({"train": {"lr": 1}}, "train.lr: unknown key; did you mean 'train.schedule.lr'?"),
+        ({"lr": 1}, "lr: unknown key; did you mean 'train.schedule.lr'?"),
+        ({"train": {"batch_size": 1}}, "train.batch_size: unknown key; did you mean 'train.batch_tokens'?"),
         ({"reader": {"heads": 4}}, "reader.heads: unknown key; did you mean 'reader.stack.heads'?"),
         ({"train": {"average": {"zzz": 1}}}, "train.average.zzz: unknown key; keys here: kind, n"),
         (

@@ -14,6 +14,9 @@ ROOT = HERE.parent.parent
 # What people type, and the section that answers it; where it is the page as a whole, the page.
 RIGHT = {
     "csv": "data/#csv-tsv-json-lines-and-parquet-columns",
+    "excel": "data/#delimiters-encodings-excel",
+    "delimiter": "data/#delimiters-encodings-excel",
+    "encoding": "data/#delimiters-encodings-excel",
     "tsv": "data/#csv-tsv-json-lines-and-parquet-columns",
     "corpus cleaning": "data/#corpus-cleaning-filtering-duplicates-language-identification",
     "filtering": "data/#corpus-cleaning-filtering-duplicates-language-identification",

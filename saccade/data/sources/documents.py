@@ -203,6 +203,8 @@ def find_files(name: str) -> list[Path]:
         return find_glob(name)
     path = to_path(name)
     if not path.is_dir():
+        if not path.name.endswith(TEXT_SUFFIXES) and (reason := table.explain_suffix(path)):
+            raise SaccadeError(f"{path} cannot be read as text{reason}")
         return [] if not is_url(name) and is_dataset(name) else [path]
     if any((path / mark).exists() for mark in hub.SAVED_DATASET_FILES):
         return []

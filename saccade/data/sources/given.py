@@ -36,6 +36,6 @@ def check_are_files(given: Any) -> None:
         inner = item if isinstance(item, Sequence) and not isinstance(item, str) else [item]
         if wrong := [one for one in inner if not isinstance(one, str | Path | Corpus)]:
             raise SaccadeError(
-                f"data is given as files, got {type(wrong[0]).__name__}; write it to a file first, such as a data frame "
-                "by frame.to_csv('pairs.csv', index=False)"
+                f"data is given as files, got {type(wrong[0]).__name__}; write it to a file first, such as a data "
+                "frame by frame.to_csv('pairs.csv', index=False)"
             )

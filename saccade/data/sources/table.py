@@ -44,6 +44,7 @@ PAIR_COLUMNS = ("source", "target")
 TEXT_COLUMNS = ("text",)
 OTHER_SUFFIXES = {
     **dict.fromkeys((".xlsx", ".xls", ".ods", ".numbers"), "a spreadsheet: save it as CSV in UTF-8"),
+    **dict.fromkeys((".pdf", ".doc", ".docx", ".odt", ".rtf"), "no plain text: save it as text in UTF-8"),
     ".json": "JSON: write one object a line, and call it .jsonl",
     ".txt": "plain text: if tabs separate its columns, call it .tsv",
     ".zip": "an archive: unpack it",

@@ -36,7 +36,9 @@ def corpus_scores(
 
 
 def _build_metric(name: str, *, lowercase: bool) -> BLEU | CHRF | TER:
-    from sacrebleu.metrics import BLEU, CHRF, TER
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.ter import TER
 
     if name == "bleu":
         return BLEU(lowercase=lowercase, force=True)  # no warning about text that ends in " ."
@@ -63,7 +65,7 @@ def check_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
 
 def bleu_statistics(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> np.ndarray:
     """Return (N, 10) per sentence: both lengths, matching 1- to 4-grams, and total 1- to 4-grams."""
-    from sacrebleu.metrics import BLEU
+    from sacrebleu.metrics.bleu import BLEU
 
     check_pairs(hypotheses, references)
     # order concerns the score of a sentence, not its counts
@@ -77,7 +79,7 @@ def bleu_statistics(hypotheses: Sequence[str], references: Sequence[str], *, low
 
 def compute_bleu(statistics: np.ndarray) -> float:
     """Compute BLEU from summed statistics (10,)."""
-    from sacrebleu.metrics import BLEU
+    from sacrebleu.metrics.bleu import BLEU
 
     system, reference, *counts = (int(number) for number in statistics)
     return float(BLEU.compute_bleu(counts[:4], counts[4:], system, reference, smooth_method="exp").score)

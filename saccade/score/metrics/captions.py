@@ -85,7 +85,7 @@ def caption_bleu(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, order: int, lowercase: bool
 ) -> Score:
     """BLEU up to n-grams of `order` with several references."""
-    from sacrebleu.metrics import BLEU
+    from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(lowercase=lowercase, max_ngram_order=order, force=True)
     most = max(map(len, references))
@@ -96,7 +96,7 @@ def caption_bleu(
 
 def caption_bleu_statistics(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
     """Return (N, 10) statistics of BLEU-4 that add up over pictures."""
-    from sacrebleu.metrics import BLEU
+    from sacrebleu.metrics.bleu import BLEU
 
     count = BLEU(effective_order=True, force=True)
     found = [count.sentence_score(ours, list(texts)) for ours, texts in zip(hypotheses, references, strict=True)]

@@ -131,3 +131,18 @@ def test_the_key_follows_the_content(tmp_path: Path) -> None:
 
     assert key("a.txt") == key("b.txt")
     assert len({key("a.txt"), key("c.txt"), key("a.txt", "file"), key("")}) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("a.json", "it is JSON: write one object a line, and call it .jsonl"),
+        ("a.xlsx", "it is a spreadsheet: save it as CSV in UTF-8"),
+        ("a.PDF", "it is no plain text: save it as text in UTF-8"),
+        ("a.zip", "it is an archive: unpack it"),
+    ],
+)
+def test_files_of_other_programs_are_not_read_as_text(tmp_path, name, advice):
+    (tmp_path / name).write_text("[\n{}\n]\n")
+    with pytest.raises(SaccadeError, match=f"{name} cannot be read as text; {advice}$"):
+        list(read_documents(Corpus(files=(str(tmp_path / name),)), unit="lines"))
