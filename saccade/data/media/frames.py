@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import zipfile
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from saccade.allocation import check_allocation
 from saccade.config.sound import Sound
 from saccade.data.media.sound import read_sound, resample
 from saccade.errors import SaccadeError
@@ -181,11 +184,22 @@ def _load_archive(path: str) -> dict[str, np.ndarray]:
 
 def _load_file(path: str) -> Any:
     try:
+        check_allocation(_measure_arrays(path), path, "split it into several files")
         return np.load(path, allow_pickle=False)
     except FileNotFoundError:
         raise SaccadeError(f"{path} not found") from None
+    except SaccadeError:
+        raise
     except Exception as error:  # numpy raises many kinds for damaged headers
         raise _build_damaged_error(path, error) from None
+
+
+def _measure_arrays(path: str) -> int:
+    """The bytes that the arrays of a file take in memory: a compressed archive may be a thousand times smaller."""
+    if not zipfile.is_zipfile(path):
+        return os.path.getsize(path)
+    with zipfile.ZipFile(path) as archive:
+        return sum(member.file_size for member in archive.infolist())
 
 
 def _check_numbers(frames: np.ndarray, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import errno
 import gzip
 import lzma
@@ -9,8 +10,10 @@ import os
 import sys
 import tarfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 from saccade.data.sources.pairs import hash_file
 from saccade.data.store.arrays import write_folder
@@ -19,7 +22,9 @@ from saccade.files import get_cache_folder
 
 ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz")
 ARCHIVE_ERRORS = (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError)
+COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\x00": "lzma", b"BZh": "bz2"}  # by the first bytes
 READ_BYTES = 1 << 20  # bytes read at a time
+MAX_HEADER_BYTES = 1 << 24  # of names and other facts about a file
 # Limits of what an archive may become, by the environment variable that changes each.
 BYTES_LIMIT, FILES_LIMIT, RATIO_LIMIT = "SACCADE_ARCHIVE_BYTES", "SACCADE_ARCHIVE_FILES", "SACCADE_ARCHIVE_RATIO"
 DEFAULT_LIMITS = {BYTES_LIMIT: 500 * 10**9, FILES_LIMIT: 20_000_000, RATIO_LIMIT: 200}
@@ -41,7 +46,7 @@ def unpack_archive(path: Path) -> Path:
 def _unpack(path: Path, folder: Path) -> None:
     links, size = list[str](), ArchiveSize(path)
     try:
-        with tarfile.open(path) as archive:
+        with open_decompressed(path) as file, tarfile.open(fileobj=BoundedFile(file, size), mode="r:") as archive:
             for member in archive:
                 if member.isfile():
                     size.add(member.size)
@@ -71,6 +76,41 @@ def _unpack(path: Path, folder: Path) -> None:
         print(_format_skipped_message(path, links), file=sys.stderr)
 
 
+@contextmanager
+def open_decompressed(path: Path) -> Iterator[IO[bytes]]:
+    """Open an archive by its first bytes, as decompressed ones."""
+    with path.open("rb") as file:
+        start = file.read(max(map(len, COMPRESSIONS)))
+    kind = next((kind for magic, kind in COMPRESSIONS.items() if start.startswith(magic)), "")
+    opened: Any = {"gzip": gzip.open, "lzma": lzma.open, "bz2": bz2.open}.get(kind, open)
+    with opened(path, "rb") as file:
+        yield file
+
+
+class BoundedFile:
+    """A decompressed archive; its ratio is limited also by bytes between and behind its files.
+
+    The header of a file, which is read as a whole, could have any size by itself.
+    """
+
+    def __init__(self, file: IO[bytes], size: ArchiveSize) -> None:
+        self._file, self._size = file, size
+
+    def read(self, count: int) -> bytes:
+        if count > MAX_HEADER_BYTES:
+            raise tarfile.ReadError(f"it has a header of {count:,} bytes")
+        data = self._file.read(count)
+        self._size.check_ratio(self._file.tell())
+        return data
+
+    def seek(self, position: int) -> int:
+        self._size.check_ratio(position)
+        return self._file.seek(position)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
 class ArchiveSize:
     """What an archive has become so far; raises a SaccadeError where it exceeds a limit."""
 
@@ -81,10 +121,14 @@ class ArchiveSize:
     def add(self, size: int) -> None:
         """Count a file of this size, before it is unpacked."""
         self.bytes, self.files = self.bytes + size, self.files + 1
-        self.check(BYTES_LIMIT, self.bytes, f"{self.bytes:,} bytes or more")
         self.check(FILES_LIMIT, self.files, f"{self.files:,} files or more")
-        if self.bytes > FREE_BYTES:
-            ratio = self.bytes // self.packed
+        self.check(BYTES_LIMIT, self.bytes, f"{self.bytes:,} bytes or more")
+        self.check_ratio(self.bytes)
+
+    def check_ratio(self, count: int) -> None:
+        """Check the number of unpacked bytes against those of the archive."""
+        if count > FREE_BYTES:
+            ratio = count // self.packed
             self.check(RATIO_LIMIT, ratio, f"{ratio:,} times its own size or more")
 
     def check(self, name: str, value: int, became: str) -> None:

@@ -22,10 +22,14 @@ from typing import Any
 
 import tokenizers
 
+from saccade.allocation import check_allocation
 from saccade.data.sources.lines import build_missing_file_error
 from saccade.data.tokenization.labels import Labels
 from saccade.errors import SaccadeError
 from saccade.files import atomic_write
+
+MIN_CHECKED_CHARACTERS = 2**20  # encodings of shorter texts are not worth a look at the memory
+CHARACTER_BYTES = 200  # that the library takes at most for a character of a text while it encodes it
 
 # ---- Tokens of one word
 
@@ -165,6 +169,9 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str], *, with_offsets: bool = False) -> list[tokenizers.Encoding]:
         """Encode texts with the library, without special tokens; offsets of the tokens in the text take longer."""
+        if (count := sum(map(len, texts))) >= MIN_CHECKED_CHARACTERS:
+            needed = count * CHARACTER_BYTES
+            check_allocation(needed, f"the encoding of {count:,} characters", "split long texts into lines")
         encode = self._backend.encode_batch if with_offsets else self._backend.encode_batch_fast
         try:
             return encode(list(texts), add_special_tokens=False)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from saccade import allocation
 from saccade.data.media.frames import is_feature_file, load_features, read_feature_archive
 from saccade.errors import SaccadeError
 
@@ -73,3 +74,21 @@ def test_missing_and_damaged_files_are_reported(tmp_path):
     (tmp_path / "c.npz").write_text("no arrays at all")
     with pytest.raises(SaccadeError, match="c.npz is not a readable file of arrays"):
         list(read_feature_archive(tmp_path / "c.npz"))
+
+
+@pytest.mark.parametrize("kind", ["npz", "npy"])
+def test_arrays_that_do_not_fit_into_memory_are_not_read(tmp_path, monkeypatch, kind):
+    """An archive of zeros is a thousand times smaller, and a file may have holes."""
+    monkeypatch.setattr(allocation, "get_free_bytes", lambda: 10**6)
+    path = tmp_path / f"a.{kind}"
+    if kind == "npz":
+        np.savez_compressed(path, features=np.zeros((10**5, 3)), offsets=np.array([0, 10**5]), text=np.array(["a"]))
+        assert path.stat().st_size < 10**5
+        with pytest.raises(SaccadeError, match=r"a.npz needs 2.4 MB of memory, but 1.0 MB are free; split it"):
+            list(read_feature_archive(path))
+    else:
+        np.save(path, FRAMES)
+        with path.open("rb+") as file:
+            file.truncate(10**9)
+        with pytest.raises(SaccadeError, match=r"a.npy needs 1.0 GB of memory, but 1.0 MB are free"):
+            load_features(str(path), num_features=3)

@@ -88,9 +88,7 @@ def test_a_text_that_is_called_an_archive_is_reported_in_one_line(tmp_path):
     (tmp_path / "x.tar.gz").write_text("no archive")
     with pytest.raises(SaccadeError) as caught:
         labels(tmp_path / "x.tar.gz")
-    assert str(caught.value).endswith(
-        "is not a whole archive (file could not be opened successfully); make or download it again"
-    )
+    assert str(caught.value).endswith("is not a whole archive (truncated header); make or download it again")
     assert "\n" not in str(caught.value)
 
 
@@ -192,3 +190,36 @@ def pack_zeros(path, *, files, size):
             member.size = size
             archive.addfile(member, io.BytesIO(bytes(size)))
     return path
+
+
+def header(kind, size):
+    member = tarfile.TarInfo("all/cat/0.png")
+    member.type, member.size = kind, size
+    return member.tobuf(tarfile.USTAR_FORMAT)
+
+
+FILE, END, BOMB = header(tarfile.REGTYPE, 3) + b"abc".ljust(512, b"\0"), bytes(1024), bytes(40 << 20)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (header(tarfile.XHDTYPE, len(BOMB)) + BOMB + FILE + END, "whole archive .it has a header of 41,943,040 bytes"),
+        (header(tarfile.GNUTYPE_LONGNAME, len(BOMB)) + BOMB + FILE + END, "it has a header of 41,943,040 bytes"),
+        (header(b"Q", len(BOMB)) + BOMB + FILE + END, "would be unpacked to .* times its own size"),
+        (FILE + END + BOMB, "would be unpacked to .* times its own size"),
+    ],
+    ids=["header", "name", "unknown kind of file", "behind the end"],
+)
+def test_what_is_no_file_of_an_archive_counts_too(tmp_path, monkeypatch, content, message):
+    monkeypatch.setattr(archives, "FREE_BYTES", 10 << 20)
+    path = tmp_path / "x.tar.gz"
+    path.write_bytes(gzip.compress(content, compresslevel=9))
+    with pytest.raises(SaccadeError, match=message):
+        unpack_archive(path)
+
+
+def test_an_archive_may_have_long_names(tmp_path):
+    name = "/".join(["cat" * 20] * 30)
+    path = archive(tmp_path / "x.tar.xz", names=[f"{name}.png"], mode="w:xz")
+    assert (unpack_archive(path) / f"{name}.png").is_file()

@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
+from saccade import allocation
 from saccade.config import schema
 from saccade.data.tokenization import tokenizers as tokenizers_module
 from saccade.data.tokenization.tokenizers import (
@@ -322,3 +323,12 @@ def test_wordpiece_is_trained_without_words_that_it_cannot_encode(monkeypatch):
     )
     assert sorted(trained_on[0], key=len) == ["ab", unbroken[:100]]
     assert tokenizers.source.encode(unbroken) == tokenizers.source.encode(unbroken[:101]) != []
+
+
+@pytest.mark.parametrize("kind", ["characters", "bpe"])
+def test_a_text_whose_encoding_does_not_fit_into_memory_is_refused(monkeypatch, kind):
+    tokenizer = train(kind).source
+    monkeypatch.setattr(allocation, "get_free_bytes", lambda: 10**8)
+    with pytest.raises(SaccadeError, match="1,100,000 characters needs 220.0 MB of memory, but 100.0 MB are free; spl"):
+        tokenizer.encode_all(["a" * 1_099_999, "b"])
+    assert len(tokenizer.encode("ab" * 1000)) > 2
