@@ -108,6 +108,30 @@ def test_equal_candidates_count_once():
     assert valid[0] and valid.sum() == len({tuple(row) for row in samples}) < 28
 
 
+def test_candidates_that_do_not_count_are_not_scored_by_the_teacher():
+    """Rows are tokens, length, log-probability and whether the candidate counts; the second one does not."""
+    rows = torch.tensor([[5.0, END, 2.0, -4.0, 1.0], [5.0, END, 2.0, -1.0, 0.0], [6.0, END, 2.0, -3.0, 1.0]])
+    seen = []
+    found = mask_predict.collect_hypotheses(
+        rows, None, sentences=1, decoding=Decoding(n_best=3), rescore=lambda groups: seen.extend(groups) or groups
+    )
+    assert [[item.ids for item in group] for group in seen] == [[[5], [6]]]
+    assert [(item.ids, item.score) for item in found[0]] == [([6], -1.5), ([5], -2.0)]
+
+
+@pytest.mark.parametrize("averages", [False, True])
+def test_the_first_candidate_has_the_best_fertilities_and_the_others_are_sampled(averages):
+    alone, several = propose(SOME, averages=averages), propose(SOME, averages=averages, candidates=7)
+    width = alone.ids.shape[1]
+    assert several.ids[0, :width].tolist() == alone.ids[0].tolist() and several.lengths[0] == alone.lengths[0]
+    assert several.log_probs[0] == alone.log_probs[0]
+    chosen = choose_fertilities(SOME.probabilities.log(), candidates=7, averages=averages, seed=1)[0]
+    assert torch.equal(
+        chosen[1:], choose_fertilities(SOME.probabilities.log(), candidates=7, averages=False, seed=1)[0, 1:]
+    )
+    assert len({tuple(row) for row in chosen[1:].tolist()}) > 1
+
+
 def test_noise_depends_on_the_seed_and_not_on_the_length():
     short, long = make_noise(5, 3, 4, torch.device("cpu")), make_noise(5, 3, 9, torch.device("cpu"))
     assert torch.equal(short, long[:, :4]) and not torch.equal(short, make_noise(6, 3, 4, torch.device("cpu")))
