@@ -33,12 +33,14 @@ FRONT = {
 }
 # Results of `saccade reproduce` on the front page
 FRONT_RESULTS = (
-    "multi30k-en-de", "tatoeba-de-en", "gpt2-books", "cifar10",
+    "multi30k-en-de", "nat", "tatoeba-de-en", "gpt2-books", "cifar10",
     "flickr8k", "an4", "fsdd", "sail-sentences-grid-jelly", "sail-sentences-jelly-grid",
 )  # fmt: skip
 SEEDS = 3  # that a result should have
-REPEATABLE = """Quality, as mean ± standard deviation over the seeds. `saccade reproduce NAME --data-folder DATA`
-trains one again and says pass or fail. One seed has no spread: small differences mean nothing then."""
+REPEATABLE = (
+    "Quality, mean ± standard deviation over the seeds. `saccade reproduce NAME --data-folder DATA` trains one again "
+    "and says pass or fail. One seed has no spread: small differences mean nothing then."
+)
 
 INTRODUCTION = """# Results
 

@@ -140,8 +140,9 @@ def papers() -> str:
         "training settings as far as saccade has them:\n\n"
         "```console\n$ saccade plan gnmt --paper            # parameters, memory, time, cost\n```\n\n"
         "*Our choice* are settings that the paper does not give, or not for what saccade has: with another optimizer, "
-        "for example, learning rates mean something else. All others are the paper's. *Read in* is the part of the "
-        "paper that they were compared with; where it is empty, they were written down from memory.\n\n"
+        "for example, learning rates mean something else. All others are the paper's. *Read in* is what they were "
+        "compared with: a part of the paper, or, where it says so, a summary of it or code; where it is empty, they "
+        "were written down from memory.\n\n"
         "`saccade train NAME --paper --data ...` trains such a model. Parameters here are counted by building each "
         "model on torch's meta device. We trained none of these to its end; [Results](results.md) has what we did.\n"
     )

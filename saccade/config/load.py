@@ -81,7 +81,7 @@ class PaperForm(NamedTuple):
 
     parameters: float | None  # the number that the paper states; None where it states none
     difference: str  # why our number is another one, and what else differs; empty where nothing does
-    read_in: str  # the part of the paper that values were compared with; empty where they are from memory
+    read_in: str  # what values were compared with: a part of the paper, a summary, code; empty if from memory
     ours: tuple[str, ...]  # keys whose values are our choice, not the paper's
 
 

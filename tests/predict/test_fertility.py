@@ -7,6 +7,7 @@ import torch
 
 from saccade.config.schema import Decoding
 from saccade.data.batching.batch import Batch, pad
+from saccade.data.tokenization.tokenizer import Tokenizer
 from saccade.data.tokenization.tokenizers import END
 from saccade.errors import SaccadeError
 from saccade.layers.memory import Memory
@@ -17,6 +18,7 @@ from saccade.predict.search import mask_predict
 from saccade.predict.search.fertility import choose_fertilities, find_copies_of_length, make_noise, propose_copies
 from saccade.predict.search.likelihood import compute_token_log_probs
 from saccade.predict.search.mask_predict import MaskPredictParams
+from saccade.predict.search.teacher import load_other_models
 
 STACK = {"layers": 2, "dim": 22, "heads": 11, "ff": 13, "norm": "pre"}
 TEXTS = ["abc", "gfedcba", "a b", "c", "fed cab gag"]
@@ -106,6 +108,30 @@ def test_equal_candidates_count_once():
     assert valid[0] and valid.sum() == len({tuple(row) for row in samples}) < 28
 
 
+def test_candidates_that_do_not_count_are_not_scored_by_the_teacher():
+    """Rows are tokens, length, log-probability and whether the candidate counts; the second one does not."""
+    rows = torch.tensor([[5.0, END, 2.0, -4.0, 1.0], [5.0, END, 2.0, -1.0, 0.0], [6.0, END, 2.0, -3.0, 1.0]])
+    seen = []
+    found = mask_predict.collect_hypotheses(
+        rows, None, sentences=1, decoding=Decoding(n_best=3), rescore=lambda groups: seen.extend(groups) or groups
+    )
+    assert [[item.ids for item in group] for group in seen] == [[[5], [6]]]
+    assert [(item.ids, item.score) for item in found[0]] == [([6], -1.5), ([5], -2.0)]
+
+
+@pytest.mark.parametrize("averages", [False, True])
+def test_the_first_candidate_has_the_best_fertilities_and_the_others_are_sampled(averages):
+    alone, several = propose(SOME, averages=averages), propose(SOME, averages=averages, candidates=7)
+    width = alone.ids.shape[1]
+    assert several.ids[0, :width].tolist() == alone.ids[0].tolist() and several.lengths[0] == alone.lengths[0]
+    assert several.log_probs[0] == alone.log_probs[0]
+    chosen = choose_fertilities(SOME.probabilities.log(), candidates=7, averages=averages, seed=1)[0]
+    assert torch.equal(
+        chosen[1:], choose_fertilities(SOME.probabilities.log(), candidates=7, averages=False, seed=1)[0, 1:]
+    )
+    assert len({tuple(row) for row in chosen[1:].tolist()}) > 1
+
+
 def test_noise_depends_on_the_seed_and_not_on_the_length():
     short, long = make_noise(5, 3, 4, torch.device("cpu")), make_noise(5, 3, 9, torch.device("cpu"))
     assert torch.equal(short, long[:, :4]) and not torch.equal(short, make_noise(6, 3, 4, torch.device("cpu")))
@@ -163,6 +189,14 @@ def test_outputs_of_argmax_have_the_score_that_was_found(make_copier):
 # ---- noisy parallel decoding
 
 
+def load_teacher_of(predictor, decoding):
+    [_, teacher] = load_other_models(
+        decoding, predictor.model, tokenizers=predictor.tokenizers, device="cpu", max_length=9,
+        kinds=predictor.recipe.kinds,
+    )  # fmt: skip
+    return teacher
+
+
 def score_by(teacher, pairs, alpha):
     """log P(Y | X) / ((5 + |Y|) / 6)^alpha of each pair, as the beam search of the teacher does."""
     counts = [len(teacher.tokenizers.target.encode(text)) for _, text in pairs]  # with END
@@ -195,6 +229,29 @@ def test_long_candidates_win_with_a_large_length_penalty(copier_run, make_run):
         for update in ({"length_penalty": 0.0}, {"length_penalty": 3.0})
     )
     assert short < long
+
+
+def test_the_teacher_computes_in_the_precision_of_the_student(copier_run, make_run):
+    teacher_run = make_run("teacher", seed=5)
+    for precision, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32), ("int8", torch.float32)):
+        copier = Predictor.load(copier_run, device="cpu", precision=precision)
+        decoding = copier.recipe.predict.model_copy(update={"npd": 4, "teacher": str(teacher_run)})
+        teacher = load_teacher_of(copier, decoding)
+        assert {weight.dtype for weight in teacher.parameters()} == {dtype}
+        exact = Predictor.load(teacher_run)
+        [[best]] = copier.candidates(["fed cab gag"], decoding=decoding)
+        assert best.log_prob == pytest.approx(exact.score([("fed cab gag", best.text)])[0], rel=0.05)
+
+
+def test_vocabularies_of_student_and_teacher_are_hashed_once(copier_run, make_run, monkeypatch):
+    """Writing a vocabulary of thousands of tokens takes longer than decoding a sentence."""
+    copier, written = Predictor.load(copier_run), []
+    to_json = Tokenizer.to_json
+    monkeypatch.setattr(Tokenizer, "to_json", lambda self: written.append(self) or to_json(self))
+    decoding = copier.recipe.predict.model_copy(update={"npd": 3, "teacher": str(make_run("teacher", seed=5))})
+    for text in TEXTS:
+        copier.predict([text], decoding=decoding)
+    assert len(written) == len(set(map(id, written))) <= 4
 
 
 def test_the_teacher_chooses_among_length_candidates_too(make_run):

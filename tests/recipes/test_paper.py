@@ -55,7 +55,7 @@ def shrink(recipe: Recipe, name: str) -> list[str]:
         "predict.n_best": 1,
         "tokenizer.size": 400,
     }
-    changes |= {"train.epochs": "none", "data.max_length": tiny.data.max_length}
+    changes |= {"train.epochs": "none", "data.max_length": min(tiny.data.max_length, recipe.data.max_length)}
     for part in ("reader", "writer"):
         table = getattr(recipe, part)
         stack = getattr(table, "stack", None)

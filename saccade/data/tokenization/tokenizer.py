@@ -16,6 +16,7 @@ import json
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -227,6 +228,10 @@ class Tokenizer:
 
     def fingerprint(self) -> str:
         """Hash everything that the ids depend on."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:  # a search with a teacher or language model compares it for each batch
         return sha256(self.to_json().encode()).hexdigest()
 
     @staticmethod

@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Int
 from torch import Tensor
 
@@ -50,17 +51,17 @@ def load_fusion(
     return FusionModel(run.model.writer, decoding.lm_weight)
 
 
-def load_cached_run(name: str, device: str, kinds: Kinds) -> Run:
+def load_cached_run(name: str, device: str, kinds: Kinds, dtype: torch.dtype = torch.float32) -> Run:
     """Load a run that takes part in the search of another one; cached as long as its weights file does not change."""
     folder = find_run(name)
     weights = folder / WEIGHTS
-    return _load_cached(folder, device, kinds, weights.stat().st_mtime_ns if weights.is_file() else 0)
+    return _load_cached(folder, device, kinds, dtype, weights.stat().st_mtime_ns if weights.is_file() else 0)
 
 
 @lru_cache(maxsize=1)
-def _load_cached(folder: Path, device: str, kinds: Kinds, modified_ns: int) -> Run:
+def _load_cached(folder: Path, device: str, kinds: Kinds, dtype: torch.dtype, modified_ns: int) -> Run:
     run = load_run(folder, kinds=kinds, device=device)
-    run.model.eval()
+    run.model.to(dtype).eval()
     return run
 
 

@@ -31,14 +31,17 @@ def load_other_models(
         fusion = load_fusion(decoding, target=tokenizers.target, device=device, max_length=max_length, kinds=kinds)
     if decoding.teacher and is_non_autoregressive(model.writer):
         teacher = load_teacher(
-            decoding.teacher, tokenizers=tokenizers, device=device, max_length=max_length, kinds=kinds
-        )
+            decoding.teacher, tokenizers=tokenizers, device=device, max_length=max_length, kinds=kinds,
+            dtype=next(model.writer.parameters()).dtype,
+        )  # fmt: skip
     return fusion, teacher
 
 
-def load_teacher(name: str, *, tokenizers: Tokenizers, device: str, max_length: int, kinds: Kinds) -> Model:
-    """Load the autoregressive model of a run, for outputs of `max_length` tokens."""
-    run = load_cached_run(name, device, kinds)
+def load_teacher(
+    name: str, *, tokenizers: Tokenizers, device: str, max_length: int, kinds: Kinds, dtype: torch.dtype
+) -> Model:
+    """Load the autoregressive model of a run in the precision of the student, for outputs of `max_length` tokens."""
+    run = load_cached_run(name, device, kinds, dtype)
     writes = run.recipe.writer.tokens is not None and not is_non_autoregressive(run.model.writer)
     if not writes or run.recipe.reader.text is None:
         raise SaccadeError(
