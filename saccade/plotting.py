@@ -33,7 +33,7 @@ def import_matplotlib() -> None:
 
 import_matplotlib()
 
-import matplotlib  # noqa: E402  # here and below: only now
+import matplotlib as matplotlib  # noqa: E402  # here and below: only now
 from matplotlib import font_manager as font_manager  # noqa: E402
 from matplotlib.axes import Axes as Axes  # noqa: E402
 from matplotlib.backends.backend_agg import FigureCanvasAgg as FigureCanvasAgg  # noqa: E402
@@ -47,9 +47,10 @@ def plot_defaults(changes: Mapping[str, Any] | None = None) -> Iterator[None]:
 
     A dollar sign in a text starts no formula.
     """
+    settings: dict[Any, Any] = {"text.parse_math": False, **(changes or {})}  # keys as the user wrote them
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update({"text.parse_math": False, **(changes or {})})
+        matplotlib.rcParams.update(settings)
         yield
 
 

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from saccade.data.sources.pairs import hash_file
 from saccade.data.store.arrays import write_folder
@@ -46,7 +46,10 @@ def unpack_archive(path: Path) -> Path:
 def _unpack(path: Path, folder: Path) -> None:
     links, size = list[str](), ArchiveSize(path)
     try:
-        with open_decompressed(path) as file, tarfile.open(fileobj=BoundedFile(file, size), mode="r:") as archive:
+        with (
+            open_decompressed(path) as file,
+            tarfile.open(fileobj=cast(IO[bytes], BoundedFile(file, size)), mode="r:") as archive,
+        ):
             for member in archive:
                 if member.isfile():
                     size.add(member.size)
