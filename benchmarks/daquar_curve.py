@@ -1,4 +1,4 @@
-"""What a picture adds to a question on DAQUAR: a learning curve over the number of training pictures, on held-out rooms.
+"""What a picture adds to a question on DAQUAR: a learning curve over the number of training pictures.
 
     python benchmarks/daquar_curve.py --data FOLDER [--pictures 70 140 280 550] [--seeds 1 2 3] [--steps 600]
         [--run FOLDER] [--out FOLDER] [KEY=VALUE ...]
