@@ -1,6 +1,6 @@
 """What a picture adds to a question on DAQUAR: a learning curve over the number of training pictures.
 
-    python benchmarks/daquar_curve.py --data FOLDER [--pictures 70 140 280 550] [--seeds 1 2 3] [--steps 600]
+    python benchmarks/daquar_curve.py --data FOLDER [--pictures 70 140 280 540] [--seeds 1 2 3] [--steps 600]
         [--run FOLDER] [--out FOLDER] [KEY=VALUE ...]
 
 FOLDER holds `daquar/train_images.tar.gz` and `daquar/train.jsonl.gz`; the test is not read. Recipe and settings are
@@ -8,9 +8,9 @@ those of `saccade reproduce daquar` and of `daquar-question-alone`, the same mod
 out another fifth of the pictures for scoring, and another tenth, on which each model chooses the best of its ten
 checkpoints; of the other pictures so many are learned from as --pictures says, evenly spread. Held-out pictures are
 blocks of eight consecutive ones, since neighbouring pictures often show the same room. The share of right answers is
-also measured for questions about colours, about numbers and about everything else, and on pictures that were learned
-from. With `--run FOLDER` finished runs are scored and not trained again, so that several processes can train some seeds
-each, and a last one writes the results. Beside the JSON file, a picture.
+also measured for questions about colours, about numbers and about everything else. With `--run FOLDER` finished runs
+are scored and not trained again, so that several processes can train some seeds each, and a last one writes the
+results. Beside the JSON file, a picture.
 """
 
 import argparse
@@ -40,7 +40,7 @@ SEEN, ALONE = "with the picture", "question alone"
 RESULTS = {SEEN: "daquar", ALONE: "daquar-question-alone"}
 JOIN = "reader.join."  # settings of what reads the picture
 BLOCK, FOLDS = 8, 10  # consecutive pictures that stay together, and parts of the data
-MAX_LEARNED = 1000  # questions about learned pictures that are scored
+AIM = 3.0  # points by which a picture should help
 WARMUP = 0.08
 TOPICS = ("colours", "numbers", "the rest")
 Row = dict[str, str]
@@ -49,7 +49,7 @@ Row = dict[str, str]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="the folder of all data sets")
-    parser.add_argument("--pictures", type=int, nargs="+", default=[70, 140, 280, 550], help="to learn from")
+    parser.add_argument("--pictures", type=int, nargs="+", default=[70, 140, 280, 540], help="to learn from")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--run", type=Path, help="a folder in which runs are kept")
@@ -95,11 +95,10 @@ def measure(form: str, count: int, seed: int, args: argparse.Namespace, runs: Pa
         recipe = replace_data(recipe, data=[files["learn"]], valid=[files["choose"]])
         model = saccade.train(override(recipe, add_schedule(recipe, args.steps, WARMUP)), run=run)
     what = f"{count} pictures, {form}"
-    held_out, learned = (find_right(model, files[name], parts[name]) for name in ("score", "learned"))
+    right = find_right(model, files["score"], parts["score"])
     topics = [get_topic(row["question"]) for row in parts["score"]]
-    by_topic = {topic: [ok for ok, of in zip(held_out, topics, strict=True) if of == topic] for topic in TOPICS}
-    scored = {what: held_out, **{f"{what}, {topic}": some for topic, some in by_topic.items()}}
-    scored[f"{what}, learned pictures"] = learned
+    by_topic = {topic: [ok for ok, of in zip(right, topics, strict=True) if of == topic] for topic in TOPICS}
+    scored = {what: right, **{f"{what}, {topic}": some for topic, some in by_topic.items()}}
     return [
         *(build_row(name, compute_share(some), "% right", seed, questions=len(some)) for name, some in scored.items()),
         *read_training_cost(what, run, seed=seed),
@@ -107,14 +106,13 @@ def measure(form: str, count: int, seed: int, args: argparse.Namespace, runs: Pa
 
 
 def split_rows(rows: list[Row], seed: int, count: int) -> dict[str, list[Row]]:
-    """Return questions to learn from, some of them to score, questions to choose a checkpoint, and others to score."""
+    """Return questions to learn from, to choose a checkpoint with, and to score, each about other pictures."""
     scored = {(2 * seed) % FOLDS, (2 * seed + 1) % FOLDS}
     chosen = {(2 * seed + 2) % FOLDS}
     folds = [get_number(row) // BLOCK % FOLDS for row in rows]
-    learn = keep_pictures([row for row, of in zip(rows, folds, strict=True) if of not in scored | chosen], count)
+    others = [row for row, of in zip(rows, folds, strict=True) if of not in scored | chosen]
     return {
-        "learn": learn,
-        "learned": learn[:: 1 + (len(learn) - 1) // MAX_LEARNED],
+        "learn": keep_pictures(others, count),
         "choose": [row for row, of in zip(rows, folds, strict=True) if of in chosen],
         "score": [row for row, of in zip(rows, folds, strict=True) if of in scored],
     }
@@ -161,7 +159,7 @@ def summarize(rows: Sequence[dict[str, Any]], counts: Iterable[int]) -> list[dic
             values.setdefault(row["what"], []).append(row["value"])
     found = [describe(what, some, "% right") for what, some in values.items()]
     for count in counts:
-        for end in ("", *(f", {topic}" for topic in (*TOPICS, "learned pictures"))):
+        for end in ("", *(f", {topic}" for topic in TOPICS)):
             pairs = zip(*(values[f"{count} pictures, {form}{end}"] for form in RESULTS), strict=True)
             gaps = [seen - alone for seen, alone in pairs]
             found.append(describe(f"{count} pictures, picture minus question alone{end}", gaps, "points"))
@@ -174,23 +172,25 @@ def describe(what: str, values: Sequence[float], unit: str) -> dict[str, Any]:
 
 
 def plot_curve(means: Sequence[dict[str, Any]], counts: Sequence[int], path: Path) -> Path:
-    """Plot right answers over the number of pictures, on held-out pictures and on those that were learned from."""
+    """Plot right answers, and their difference, over the number of pictures; bars are standard deviations."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
     found = {row["what"].rsplit(", mean of ", 1)[0]: row for row in means}
-    for axes, end, title in zip(
-        figure.subplots(1, 2), ("", ", learned pictures"), ("held-out pictures", "pictures learned from"), strict=True
-    ):
-        for form, color in ((SEEN, "#0969da"), (ALONE, "#9a6700")):
-            points = [found[f"{count} pictures, {form}{end}"] for count in counts]
-            bars = [point.get("spread", 0.0) for point in points]
-            axes.errorbar(
-                counts, [point["value"] for point in points], bars, marker="o", capsize=3, label=form, color=color
-            )
-        axes.set(title=title, xscale="log", xlabel="training pictures", ylabel="% right", ylim=(0, None))
+    curves = ((left, SEEN, "#0969da"), (left, ALONE, "#9a6700"), (right, f"picture minus {ALONE}", "#1a7f37"))
+    for axes, form, color in curves:
+        points = [found[f"{count} pictures, {form}"] for count in counts]
+        values, bars = [point["value"] for point in points], [point.get("spread", 0.0) for point in points]
+        axes.errorbar(counts, values, bars, marker="o", capsize=3, label=form, color=color)
+    right.axhline(AIM, color="#57606a", linestyle="--", label=f"{AIM:g} points")
+    right.axhline(0, color="#57606a", linewidth=0.8)
+    left.set(ylabel="% right", ylim=(0, None))
+    right.set(ylabel="points")
+    for axes in (left, right):
+        axes.set(xscale="log", xlabel="training pictures")
         axes.set_xticks(counts, [str(count) for count in counts])
         axes.minorticks_off()
         axes.grid(alpha=0.3)
