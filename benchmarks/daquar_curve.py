@@ -1,7 +1,7 @@
 """What a picture adds to a question on DAQUAR: a learning curve over the number of training pictures.
 
     python benchmarks/daquar_curve.py --data FOLDER [--pictures 70 140 280 540] [--seeds 1 2 3] [--steps 600]
-        [--run FOLDER] [--out FOLDER] [KEY=VALUE ...]
+        [--run FOLDER] [--out FOLDER] [--picture FILE.png] [KEY=VALUE ...]
 
 FOLDER holds `daquar/train_images.tar.gz` and `daquar/train.jsonl.gz`; the test is not read. Recipe and settings are
 those of `saccade reproduce daquar` and of `daquar-question-alone`, the same model without the picture. Every seed holds
@@ -10,7 +10,7 @@ checkpoints; of the other pictures so many are learned from as --pictures says, 
 blocks of eight consecutive ones, since neighbouring pictures often show the same room. The share of right answers is
 also measured for questions about colours, about numbers and about everything else. With `--run FOLDER` finished runs
 are scored and not trained again, so that several processes can train some seeds each, and a last one writes the
-results. Beside the JSON file, a picture.
+results.
 """
 
 import argparse
@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--run", type=Path, help="a folder in which runs are kept")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--picture", type=Path, help="where the curve is plotted; default beside the results")
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
     args = parser.parse_intermixed_args()
     begin, rows = time.perf_counter(), list[dict[str, Any]]()
@@ -73,7 +74,7 @@ def main() -> None:
     notes += " Runs were kept, so that the minutes in all may be those of scoring." if args.run else ""
     minutes = (time.perf_counter() - begin) / 60
     save(NAME, [*means, *rows], minutes=minutes, folder=args.out, notes=notes)
-    print(plot_curve(means, args.pictures, args.out / f"{NAME}.png"))
+    print(plot_curve(means, args.pictures, args.picture or args.out / f"{NAME}.png"))
 
 
 def measure(form: str, count: int, seed: int, args: argparse.Namespace, runs: Path) -> list[dict[str, Any]]:
@@ -189,12 +190,13 @@ def plot_curve(means: Sequence[dict[str, Any]], counts: Sequence[int], path: Pat
     right.axhline(0, color="#57606a", linewidth=0.8)
     left.set(ylabel="% right", ylim=(0, None))
     right.set(ylabel="points")
+    right.margins(y=0.25)  # for the legend
     for axes in (left, right):
         axes.set(xscale="log", xlabel="training pictures")
         axes.set_xticks(counts, [str(count) for count in counts])
         axes.minorticks_off()
         axes.grid(alpha=0.3)
-        axes.legend()
+        axes.legend(loc="lower left")
     figure.savefig(path, dpi=120)
     return path
 
