@@ -1,7 +1,7 @@
 """What a picture adds to a question on DAQUAR: a learning curve over the number of training pictures.
 
     python benchmarks/daquar_curve.py --data FOLDER [--pictures 70 140 280 540] [--seeds 1 2 3] [--steps 600]
-        [--run FOLDER] [--out FOLDER] [--picture FILE.png] [KEY=VALUE ...]
+        [--run FOLDER] [--out FOLDER] [--name NAME] [--picture FILE.png] [KEY=VALUE ...]
 
 FOLDER holds `daquar/train_images.tar.gz` and `daquar/train.jsonl.gz`; the test is not read. Recipe and settings are
 those of `saccade reproduce daquar` and of `daquar-question-alone`, the same model without the picture. Every seed holds
@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--run", type=Path, help="a folder in which runs are kept")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--name", default=NAME, help="of the results file, for other settings")
     parser.add_argument("--picture", type=Path, help="where the curve is plotted; default beside the results")
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
     args = parser.parse_intermixed_args()
@@ -73,8 +74,8 @@ def main() -> None:
     )
     notes += " Runs were kept, so that the minutes in all may be those of scoring." if args.run else ""
     minutes = (time.perf_counter() - begin) / 60
-    save(NAME, [*means, *rows], minutes=minutes, folder=args.out, notes=notes)
-    print(plot_curve(means, args.pictures, args.picture or args.out / f"{NAME}.png"))
+    save(args.name, [*means, *rows], minutes=minutes, folder=args.out, notes=notes)
+    print(plot_curve(means, args.pictures, args.picture or args.out / f"{args.name}.png"))
 
 
 def measure(form: str, count: int, seed: int, args: argparse.Namespace, runs: Path) -> list[dict[str, Any]]:
