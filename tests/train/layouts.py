@@ -78,8 +78,9 @@ def run_jobs(rank, jobs, results):
     """Run jobs one after the other as one rank; those with fewer processes than this rank are skipped.
 
     A job is (port, layout, run, settings): `settings` are keys of [train], and `resume`, `dtype`, `count_sent`,
-    `gpu_steps`: whether steps are those of a GPU, "eager" or as "graphs"; `broken`: a fault of the code; and `fault`:
-    what happens ("kill", "hang", "nan", "memory"), after which step, and in which rank.
+    `gpu_steps`: whether steps are those of a GPU, "eager" or as "graphs"; `broken`: a fault of the code; `batch_log`: a
+    folder where each rank writes the digests of its batches; and `fault`: what happens ("kill", "hang", "nan",
+    "memory"), after which step, and in which rank.
     """
     torch.set_num_threads(1)
     small.finish.plot_loss = lambda run: None
@@ -108,14 +109,17 @@ def train_job(rank, world, port, parallel, run, settings):
     os.environ["SACCADE_COMPILE_BACKEND"] = "eager"
     torch._dynamo.reset(), torch._dynamo.utils.counters.clear()
     fault, step, victim = settings.pop("fault", ("", 0, -1))
+    batch_log = settings.pop("batch_log", None)
     kind, sent, broken = settings.pop("gpu_steps", None), [], settings.pop("broken", None)
     counting = count_sent(sent) if settings.pop("count_sent", False) else contextlib.nullcontext()
     steps = contextlib.nullcontext() if kind is None else gpu_steps(graphs=kind == "graphs")
     if rank == victim:
-        cause_fault(fault, step * settings.get("accumulate", TRAIN["accumulate"]) // world)
+        cause_fault(
+            fault, step * settings.get("accumulate", TRAIN["accumulate"]) // (world // parallel.get("tensor", 1))
+        )
     with (
         contextlib.redirect_stderr(printed),
-        record_batches(batches),
+        record_batches(batches, None if batch_log is None else get_batch_log(batch_log, rank)),
         measure_bytes(measured),
         counting,
         steps as counts,
@@ -214,15 +218,22 @@ def cause_fault(fault, passes):
     MicroBatchLoss.forward = failing
 
 
+def get_batch_log(folder, rank):
+    return Path(folder) / f"batches-{rank}.txt"
+
+
 @contextlib.contextmanager
-def record_batches(found):
-    """Note a digest of every batch that training takes."""
+def record_batches(found, log=None):
+    """Note a digest of every batch that training takes, also in a file, which remains if the process is killed."""
     original = prefetch.Prefetcher.next_batch
 
     def noting(self):
         batch = original(self)
         content = b"".join(field.content.numpy().tobytes() for field in self.untransformed.fields.values())
         found.append(hashlib.sha256(content).hexdigest()[:12])
+        if log is not None:
+            with log.open("a") as file:
+                file.write(f"{found[-1]}\n")
         return batch
 
     prefetch.Prefetcher.next_batch = noting
