@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -49,9 +49,9 @@ Row = dict[str, Any]
 
 
 class Bench:
-    def __init__(self, folder: Path, *, steps: int, processes: Any) -> None:
-        """`processes` is a context of multiprocessing."""
-        self.folder, self.steps = folder, steps
+    def __init__(self, folder: Path, *, steps: int, processes: Any, pairs: Collection[str] = ()) -> None:
+        """`processes` is a context of multiprocessing; `pairs` are those of layouts for "kill", all if empty."""
+        self.folder, self.steps, self.pairs = folder, steps, pairs
         self.group = layouts.Group(processes, folder)
 
     def train(self, layout: str, run: str, **settings: Any) -> dict[Any, Any]:
@@ -127,6 +127,8 @@ def measure_kills(bench: Bench) -> Iterator[Row]:
     for first, second in itertools.permutations(CHANGED, 2):
         begin_time, run = time.time(), f"kill-{first}-then-{second}"
         step, victim = rng.randrange(3, steps - 2), rng.randrange(layouts.LAYOUTS[first][0])
+        if bench.pairs and f"{first}:{second}" not in bench.pairs:
+            continue
         log = bench.folder / f"{run}-batches"
         log.mkdir()
         bench.train(first, run, **whole, fault=("kill", step, victim), batch_log=str(log))
@@ -315,11 +317,21 @@ CASES: dict[str, Callable[[Bench], Iterator[Row]]] = {
 }
 
 
-def keep_other_rows(path: Path, rows: list[Row]) -> list[Row]:
-    """Return these rows and those of an earlier run of other cases."""
-    measured = {row["case"] for row in rows}
-    earlier = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
-    return [*(row for row in earlier if row["case"] not in measured), *rows]
+def join_rows(path: Path, rows: list[Row]) -> list[Row]:
+    """Return these rows and those of earlier invocations that they do not replace, each with its commit and date."""
+    content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"rows": []}
+    own = {key: content[key] for key in ("commit", "date") if key in content}
+    measured = {(row["case"], row["layout"]) for row in rows}
+    earlier = [own | row for row in content["rows"] if (row["case"], row["layout"]) not in measured]
+    order = {name: number for number, name in enumerate(dict.fromkeys(row["case"] for row in [*earlier, *rows]))}
+    return sorted([*earlier, *rows], key=lambda row: order[row["case"]])
+
+
+def read_printed_rows(log: Path, commit: str) -> list[Row]:
+    """Read the rows that an invocation of a commit has printed before it was stopped."""
+    day = date.fromtimestamp(log.stat().st_mtime).isoformat()
+    lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
+    return [describe_row(json.loads(line)) | {"commit": commit, "date": day} for line in lines]
 
 
 def describe_row(row: Row) -> Row:
@@ -336,28 +348,40 @@ def describe_row(row: Row) -> Row:
     return {**row, "case": case, **shown}
 
 
+def save(rows: list[Row], *, folder: Path, minutes: float) -> None:
+    """Write the rows so far, so that an invocation that is stopped loses none."""
+    notes = (
+        "CPU, gloo; differences are the largest absolute ones against one process, of restarts against two. Rows of "
+        "several invocations are joined by the script: each row has its commit and date; command, commit and minutes "
+        "above are those of the last one."
+    )
+    results.save("scale", join_rows(folder / "scale.json", rows), minutes=minutes, folder=folder, notes=notes)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
-    parser.add_argument("--steps", type=int, default=200, help="steps of the comparison in float64")
+    parser.add_argument("--steps", type=int, default=200, help="steps of the comparisons in float64")
+    pairs = [f"{first}:{second}" for first, second in itertools.permutations(CHANGED, 2)]
+    parser.add_argument("--pairs", nargs="+", choices=pairs, default=[], help="layouts of the case kill; default all")
+    parser.add_argument(
+        "--printed", nargs=2, metavar=("LOG", "COMMIT"), help="join rows that an invocation printed which was stopped"
+    )
     parser.add_argument("--out", type=Path, default=HERE / "results")
     arguments = parser.parse_args()
     begin, rows = time.time(), list[Row]()
+    if arguments.printed:
+        rows += read_printed_rows(Path(arguments.printed[0]), arguments.printed[1])
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SACCADE_CACHE"] = f"{folder}/cache"
-        bench = Bench(Path(folder), steps=arguments.steps, processes=multiprocessing.get_context("fork"))
+        processes = multiprocessing.get_context("fork")
+        bench = Bench(Path(folder), steps=arguments.steps, processes=processes, pairs=arguments.pairs)
         for name in arguments.only:
             for row in CASES[name](bench):
                 print(json.dumps(row), flush=True)
                 rows.append(describe_row(row) | {"commit": results.commit(), "date": date.today().isoformat()})
-    rows = keep_other_rows(arguments.out / "scale.json", rows)
-    notes = "CPU, gloo; differences are the largest absolute ones against one process, of restarts against two. "
-    notes += (
-        "Rows of several invocations with --only are joined: each row has its commit and date; command, commit and "
-    )
-    notes += "minutes above are those of the last one."
-    results.save("scale", rows, minutes=(time.time() - begin) / 60, folder=arguments.out, notes=notes)
+                save(rows, folder=arguments.out, minutes=(time.time() - begin) / 60)
     if not all(row["holds"] for row in rows):
         raise SystemExit(1)
 
