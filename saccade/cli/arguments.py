@@ -54,10 +54,12 @@ class Command(TyperCommand):
 class Group(TyperGroup):
     """A group of commands whose help has no names of Python's types, and whose mistakes are one line each."""
 
-    def main(self, *arguments: Any, **settings: Any) -> NoReturn:
+    def main(  # type: ignore[override]  # the other arguments of click are for programs that embed a command
+        self, args: Sequence[str] | None = None, prog_name: str | None = None
+    ) -> NoReturn:
         """Run one command and exit with its exit code."""
         try:
-            code = super().main(*arguments, **{**settings, "standalone_mode": False})
+            code = super().main(args, prog_name, standalone_mode=False)
         except UsageError as error:
             if type(error).__name__ == "NoArgsIsHelpError":
                 error.show()

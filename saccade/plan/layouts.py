@@ -7,7 +7,7 @@ algorithms: (n - 1) / n of the tensor for a gather or a reduce-scatter over n pr
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -164,7 +164,8 @@ def count_stack_numbers(stack: nn.Module, *, recompute: bool) -> int:
         if count := len(get_tensor_plan(module).sublayers):
             passes += 4 * count  # gathered before a sublayer and scattered after it, and the same backward
             passes += 2 * count - 1 if recompute else 0  # but for the output of the last one, which is not needed
-    return passes * int(stack.dim)  # type: ignore[call-overload,no-any-return]
+    width: Any = stack.dim
+    return passes * int(width)
 
 
 def count_vocabulary_numbers(module: nn.Module, plan: TensorPlan) -> int:
