@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -41,6 +41,9 @@ Plugins = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 
+UsageError: Any = typer.BadParameter.__mro__[1]  # of typer's own click, or of click itself, as the version has it
+
+
 class Command(TyperCommand):
     """A command whose help has no names of Python's types."""
 
@@ -49,7 +52,20 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A group of commands whose help has no names of Python's types."""
+    """A group of commands whose help has no names of Python's types, and whose mistakes are one line each."""
+
+    def main(  # type: ignore[override]  # the other arguments of click are for programs that embed a command
+        self, args: Sequence[str] | None = None, prog_name: str | None = None
+    ) -> NoReturn:
+        """Run one command and exit with its exit code."""
+        try:
+            code = super().main(args, prog_name, standalone_mode=False)
+        except UsageError as error:
+            if type(error).__name__ == "NoArgsIsHelpError":
+                error.show()
+                raise SystemExit(error.exit_code) from None
+            raise SaccadeError(describe_usage_error(error)) from None
+        raise SystemExit(code or 0)
 
     def get_params(self, ctx: Any) -> list[Any]:
         return clean_help(super().get_params(ctx))
@@ -63,6 +79,34 @@ def clean_help(params: list[Any]) -> list[Any]:
         elif param.metavar is None:
             param.metavar = "" if getattr(param, "is_flag", False) else "VALUE"
     return params
+
+
+def describe_usage_error(error: Any) -> str:
+    """One line: what a command does not understand, and what it expects."""
+    message, context = error.format_message().rstrip(".").replace(". Did you", "; did you"), error.ctx
+    message, option = message[:1].lower() + message[1:], getattr(error, "option_name", None)
+    if context is None or message.startswith("invalid value"):
+        return message
+    if isinstance(context.command, TyperGroup) and option is None:
+        names = ", ".join(context.command.list_commands(context))
+        return f"{message} (commands of {context.command_path}: {names})"
+    if option is not None and takes_overrides(context.command) and (key := find_key_of_option(option)):
+        return f"no such option: {option}; settings are given as KEY=VALUE: {key}=..."
+    usage = context.get_usage().removeprefix("Usage: ")
+    return f"{message}; expected {usage}; {context.command_path} --help lists the options"
+
+
+def takes_overrides(command: Any) -> bool:
+    return any("KEY=VALUE" in (param.metavar or "") for param in command.params)
+
+
+def find_key_of_option(option: str) -> str:
+    """The key that an option of another toolkit stands for: train.schedule.lr for --lr; empty if there is none."""
+    if not option.startswith("--"):
+        return ""
+    from saccade.config.messages import find_elsewhere
+
+    return find_elsewhere(option[2:].replace("-", "_")).removeprefix("predict.")
 
 
 def join_paired_values(arguments: Sequence[str]) -> list[str]:

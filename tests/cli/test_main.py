@@ -44,10 +44,34 @@ def test_version(cli):
     assert cli("--version").out == f"saccade {saccade.__version__}\n"
 
 
-def test_an_unknown_verb_is_a_mistake(cli):
-    result = cli("trian")
+@pytest.mark.parametrize(
+    "command, expected",
+    [
+        ("trian", "error: no such command 'trian'; did you mean 'train'? (commands of saccade: demo, train, "),
+        ("recipes nope", "error: no such command 'nope' (commands of saccade recipes: list, show, copy)"),
+        ("train dates --lr 1", "error: no such option: --lr; settings are given as KEY=VALUE: train.schedule.lr=..."),
+        ("train --batch-size=4", "error: no such option: --batch-size; settings are given as KEY=VALUE: "),
+        ("predict r x --length-penalty 1", "settings are given as KEY=VALUE: length_penalty=..."),
+        ("train dates --ru r", "no such option: --ru (Possible options: --resume, --run); expected saccade train ["),
+        ("runs --lr 3", "--lr (Possible options: --help); expected saccade runs [OPTIONS]; saccade runs --help lists"),
+        ("predict", "error: missing argument 'RUN'; expected saccade predict [OPTIONS] {RUN}"),
+        ("explain a b", "error: got unexpected extra argument(s) (b); expected saccade explain [OPTIONS] {KEY}"),
+        ("predict r x --beam 0", "error: invalid value for '--beam': "),
+        ("predict r --n-best", "error: option '--n-best' requires an argument"),
+    ],
+)
+def test_a_mistake_in_the_arguments_is_one_line(cli, command, expected):
+    result = cli(*command.split())
     assert result.code == 2
-    assert "Did you mean 'train'?" in result.err
+    assert result.out == ""
+    assert expected in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_a_group_alone_shows_its_commands(cli):
+    result = cli("lectures")
+    assert "Usage: saccade lectures" in result.out + result.err
+    assert "error" not in result.err
 
 
 def test_help_loads_nothing_heavy():
