@@ -177,7 +177,7 @@ def test_labels_tell_whether_the_first_line_is_a_header(tmp_path, name, first, m
     with pytest.raises(SaccadeError, match=message) as refused:
         prepare_labels(path, tmp_path)
     assert f"{path}:1: is this line a header?" in str(refused.value)
-    assert 'data.train.0.columns=["1", "2"],' in shlex.split(str(refused.value))
+    assert "data.train.0.columns=1,2," in shlex.split(str(refused.value))
     numbered = {"files": (path,), "columns": ("1", "2")}
     assert prepare_labels(numbered, tmp_path)[4].startswith("labels: ")
     named = {"files": (path,), "columns": tuple(first.split("\t" if name == "a.tsv" else ","))}
@@ -198,5 +198,5 @@ def test_one_number_in_two_spellings_is_refused_and_codes_are_not(tmp_path):
 
 def test_the_text_and_the_label_are_suggested(tmp_path):
     path = write(tmp_path, "a.csv", "user,date,review,rating\nu1,2020,a long text about a film,3\n")
-    with pytest.raises(SaccadeError, match=r"""columns='\["review", "rating"\]'"""):
+    with pytest.raises(SaccadeError, match="columns='review,rating'"):
         prepare_labels(path, tmp_path)
