@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -129,4 +130,40 @@ def attend_to_itself(patch: Patch) -> None:
 
 @break_code("teacher-is-ignored", "Noisy parallel decoding keeps the scores of the student.")
 def ignore_teacher(patch: Patch) -> None:
-    patch.replace(teacher.rescore_hypotheses, lambda original, model, source, hypotheses: list(hypotheses))
+    patch.replace(teacher.rescore_hypotheses, lambda original, model, source, hypotheses, **how: list(hypotheses))
+
+
+@break_code("one-candidate-is-decoded", "Noisy parallel decoding keeps the candidate with the best fertilities alone.")
+def keep_one_candidate(patch: Patch) -> None:
+    def propose(original: Any, *given: Any, candidates: int, **how: Any) -> Any:
+        found = original(*given, candidates=candidates, **how)
+        return found._replace(valid=found.valid & (torch.arange(len(found.valid)) % candidates == 0))
+
+    patch.replace(fertility.propose_copies, propose)
+
+
+@break_code("teacher-scores-other-candidates", "A candidate of noisy parallel decoding gets the score of another.")
+def exchange_scores(patch: Patch) -> None:
+    def rescore(original: Any, *given: Any, **how: Any) -> Any:
+        found = original(*given, **how)
+        return [
+            [replace(one, score=other.score) for one, other in zip(group, group[1:] + group[:1], strict=True)]
+            for group in found
+        ]
+
+    patch.replace(teacher.rescore_hypotheses, rescore)
+
+
+@break_code("teacher-ignores-length", "Noisy parallel decoding does not normalize the teacher's scores by length.")
+def ignore_length_of_candidates(patch: Patch) -> None:
+    patch.replace(
+        teacher.rescore_hypotheses, lambda original, *given, length_penalty: original(*given, length_penalty=0.0)
+    )
+
+
+@break_code("teacher-favours-short-outputs", "Noisy parallel decoding multiplies the teacher's scores by the length.")
+def favour_short_outputs(patch: Patch) -> None:
+    patch.replace(
+        teacher.rescore_hypotheses,
+        lambda original, *given, length_penalty: original(*given, length_penalty=-length_penalty),
+    )

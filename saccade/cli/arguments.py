@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -55,16 +55,25 @@ class Command(TyperCommand):
 class Group(TyperGroup):
     """A group of commands whose help has no names of Python's types, and whose mistakes are one line each."""
 
-    def main(self, *arguments: Any, **settings: Any) -> NoReturn:
-        """Run one command and exit with its exit code."""
+    def main(  # type: ignore[override]  # without the arguments of click's contexts
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+    ) -> Any:
+        """Run one command; exit with its exit code, or return its result if it is not `standalone_mode`."""
         try:
-            code = super().main(*arguments, **{**settings, "standalone_mode": False})
+            result = super().main(args, prog_name, complete_var, False, windows_expand_args)
         except UsageError as error:
             if type(error).__name__ == "NoArgsIsHelpError":
                 error.show()
                 raise SystemExit(error.exit_code) from None
             raise SaccadeError(describe_usage_error(error)) from None
-        raise SystemExit(code or 0)
+        if not standalone_mode:
+            return result
+        raise SystemExit(result or 0)
 
     def get_params(self, ctx: Any) -> list[Any]:
         return clean_help(super().get_params(ctx))

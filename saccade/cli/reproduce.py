@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import shutil
 import sys
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from saccade.reproduce.spec import Spec
 
 EXIT_FAILED = 1
+MAX_SEEDS = 1000
 
 Names = Annotated[
     list[str],
@@ -80,10 +82,10 @@ def reproduce(  # noqa: PLR0913  # the options of a command are its parameters
             raise SaccadeError(f"{overrides[0]} needs the NAME of a result; `saccade reproduce --list` lists them")
         print_list(specs, as_json=as_json)
         return
-    if seeds < 1:
-        raise SaccadeError(f"--seeds must be at least 1, got {seeds}")
-    if budget is not None and budget <= 0:
-        raise SaccadeError(f"--budget must be above 0 minutes, got {budget:g}")
+    if not 1 <= seeds <= MAX_SEEDS:
+        raise SaccadeError(f"--seeds must be from 1 to {MAX_SEEDS:,}, got {seeds}")
+    if budget is not None and not 0 < budget < math.inf:
+        raise SaccadeError(f"--budget must be a number of minutes above 0, got {budget:g}")
     if trial_steps is not None and (trial_steps < 1 or heldout):
         got = "--heldout too" if heldout else str(trial_steps)
         raise SaccadeError(f"--try takes a number of steps of at least 1, without --heldout, got {got}")

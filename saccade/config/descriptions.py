@@ -24,6 +24,7 @@ from pydantic.fields import FieldInfo
 
 from saccade.config.kinds import OwnKind, is_table_class, list_tables
 from saccade.config.plugins import Kinds
+from saccade.config.renames import list_tables_of
 from saccade.config.schema import Recipe
 from saccade.config.table import ObjectiveTraits, Table, WriterTraits
 from saccade.config.task import Task, list_own_tasks, list_tasks
@@ -138,9 +139,8 @@ def _list_places(table: type[BaseModel], path: str) -> list[Place]:
     found = [Place(path, get_only_kind(table), table)]
     for name, field in table.model_fields.items():
         index = f".{INDEX}" if _holds_list(field.annotation) else ""
-        for inner in list_tables(field.annotation):
-            if not issubclass(inner, OwnKind):
-                found += _list_places(inner, f"{path}.{name}{index}".strip("."))
+        for inner in list_tables_of(table, name):
+            found += _list_places(inner, f"{path}.{name}{index}".strip("."))
     return found
 
 
@@ -151,17 +151,22 @@ def _holds_list(annotation: Any) -> bool:
 
 def list_keys(places: Sequence[Place]) -> list[Key]:
     """Every key of these tables that is no table itself."""
-    found = []
-    for place in places:
-        descriptions = get_descriptions(place.table)
-        for name, field in place.table.model_fields.items():
-            if name != "schema_version" and not [
-                t for t in list_tables(field.annotation) if not issubclass(t, OwnKind)
-            ]:
-                values, default = format_type(field.annotation, field.metadata), format_default(field)
-                path = f"{place.path}.{name}".strip(".")
-                found.append(Key(path, place.kind_name, values, default, descriptions[name]))
-    return found
+    return [
+        Key(f"{place.path}.{name}".strip("."), place.kind_name, *described)
+        for place in places
+        for name, *described in _describe_fields(place.table)
+    ]
+
+
+@cache  # many tables stand at several places
+def _describe_fields(table: type[BaseModel]) -> list[tuple[str, str, str, str]]:
+    """Name, accepted values, default and description of each key of a table that is no table itself."""
+    descriptions = get_descriptions(table)
+    return [
+        (name, format_type(field.annotation, field.metadata), format_default(field), descriptions[name])
+        for name, field in table.model_fields.items()
+        if name != "schema_version" and not list_tables_of(table, name)
+    ]
 
 
 def find_keys(query: str, keys: Sequence[Key], *, in_words: bool = True) -> list[Key]:

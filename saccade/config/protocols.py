@@ -95,6 +95,12 @@ class TensorPlan:
     sizes: Mapping[str, int] = field(default_factory=dict)  # by key of a recipe; N must divide them
 
 
+def get_tensor_plan(module: object) -> TensorPlan:
+    """The plan that a module declares; empty without a declaration."""
+    declared: TensorPlan = getattr(module, "tensor_plan", TensorPlan())
+    return declared
+
+
 @dataclass(frozen=True)
 class ScoreCapabilities:
     """What an attention score supports beyond its plain call with queries and keys.

@@ -230,12 +230,13 @@ class _Translation(NamedTuple):
         return own if is_table_class(own) else None
 
 
-def list_tables_of(table: type[BaseModel], key: str) -> list[type[BaseModel]]:
-    """The tables that a key of a table may hold."""
+@cache
+def list_tables_of(table: type[BaseModel], key: str) -> Sequence[type[BaseModel]]:
+    """The tables that a key of a table may hold, without users' own kinds."""
     from saccade.config.kinds import OwnKind, list_tables
 
     found = list_tables(table.model_fields[key].annotation) if key in table.model_fields else []
-    return [each for each in found if not issubclass(each, OwnKind)]
+    return tuple(each for each in found if not issubclass(each, OwnKind))
 
 
 def check_overrides(keys: list[str], renamed: Renamed) -> None:

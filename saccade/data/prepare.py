@@ -344,15 +344,20 @@ def _open_or_write_store(
         return codec.open_store(folder, weights=weights)
     if len(store):
         return store if library is None else MediaStore(folder, library, weights=weights)
+    raise _explain_no_rows(store, splits, settings)
+
+
+def _explain_no_rows(store: Store, splits: list[CorpusSplit], settings: encode.EncodingSettings) -> SaccadeError:
+    """Return the error of a store without rows, with the reason why none is left."""
     noun = splits[0].get_row_noun(settings.sides)
     if store.filtered:
-        raise SaccadeError(f"no {noun} is left: {'; '.join(format_filter_notes(store))}; loosen data.filter")
+        return SaccadeError(f"no {noun} is left: {'; '.join(format_filter_notes(store))}; loosen data.filter")
     if notes := format_dropped_notes(store, splits, settings.max_length):
-        raise SaccadeError(f"no {noun} is left: {'; '.join(notes)}; raise data.max_length or look at the files")
+        return SaccadeError(f"no {noun} is left: {'; '.join(notes)}; raise data.max_length or look at the files")
     names = ", ".join(split.name for split in splits)
     if splits[0].heldout:
-        raise SaccadeError(f"data.valid = {splits[0].share} holds out no {noun}; raise it (data: {names})")
-    raise SaccadeError(f"there is no {noun} in {names}; expected at least one; is it the right data set and split?")
+        return SaccadeError(f"data.valid = {splits[0].share} holds out no {noun}; raise it (data: {names})")
+    return SaccadeError(f"there is no {noun} in {names}; expected at least one; is it the right data set and split?")
 
 
 def _check_stream(recipe: Recipe) -> None:

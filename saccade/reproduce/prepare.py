@@ -9,7 +9,6 @@ import tarfile
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from saccade.reproduce.scene_text import prepare_scene_text, write_metadata
 
@@ -50,7 +49,7 @@ def prepare_room_questions(data: Path, folder: Path) -> None:
 
     Eight consecutive images of every eighty are held out: neighbouring images often show the same room.
     """
-    rows = {split: list(_read_questions(data / "daquar" / f"{split}.jsonl.gz")) for split in ("train", "test_a")}
+    rows = {split: list(read_room_questions(data / "daquar" / f"{split}.jsonl.gz")) for split in ("train", "test_a")}
     held = [int(re.sub(r"\D", "", row["image"])) // 8 % 10 == 9 for row in rows["train"]]
     rows["learn"] = [row for row, out in zip(rows["train"], held, strict=True) if not out]
     rows["heldout"] = [row for row, out in zip(rows["train"], held, strict=True) if out]
@@ -58,7 +57,8 @@ def prepare_room_questions(data: Path, folder: Path) -> None:
         (folder / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in some), encoding="utf-8")
 
 
-def _read_questions(path: Path) -> Iterable[dict[str, Any]]:
+def read_room_questions(path: Path) -> Iterable[dict[str, str]]:
+    """Read questions of DAQUAR, without the name of their image; several answers are one, with commas."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         for line in lines:
             row = json.loads(line)

@@ -14,7 +14,7 @@ from saccade.data.batching.batch import Batch
 from saccade.train.attention_watch import record_attention, should_record_attention
 from saccade.train.average import select_steps
 from saccade.train.capture import CudaGraphs, GraphRecorder, UpdateGraph
-from saccade.train.distributed.gradients import clip_gradients
+from saccade.train.distributed.gradients import GradientBuckets, clip_gradients
 from saccade.train.distributed.parts import get_local
 from saccade.train.folder import write_skipped_rows
 from saccade.train.loss import LossSums, Step
@@ -141,6 +141,9 @@ def optimizer_step(s: Session) -> None:
             else:
                 batches.split_further()
             continue
+        if lacks_exchanged_gradients(s):
+            exchange_after_backward(s, batches)
+            continue
         for terms, tokens in results:
             s.meter.add(terms, tokens=tokens)
         update_weights(s, sums)
@@ -164,6 +167,23 @@ def zero_gradients(s: Session) -> None:
         s.optimizer.zero_grad(set_to_none=True)
     else:
         s.buckets.zero()
+
+
+def lacks_exchanged_gradients(s: Session) -> bool:
+    """Whether DistributedDataParallel has not exchanged all gradients of the first step of this process.
+
+    It leaves out those that are exchanged together with one of a parameter that the loss does not depend on, and fails
+    in the next step.
+    """
+    if s.ddp_loss is s.loss or s.memory.completed_step:
+        return False
+    return s.ranks.any_rank(any(one.grad is None for one in s.loss.parameters() if one.requires_grad), s.device)
+
+
+def exchange_after_backward(s: Session, batches: StepBatches) -> None:
+    """Go on without DistributedDataParallel; the step is taken again."""
+    s.ddp_loss, s.buckets = s.loss, GradientBuckets(s.loss)
+    batches.undo_attempt()
 
 
 def update_weights(s: Session, sums: torch.Tensor) -> None:
@@ -226,10 +246,15 @@ def compute_passes(s: Session, batch: Batch) -> LossSums:
 
 @torch.no_grad()
 def apply_gradients(s: Session, scale: torch.Tensor) -> None:
-    """Scale and clip the gradients and take one step of the optimizer."""
+    """Scale and clip the gradients and take one step of the optimizer.
+
+    The gradient of a parameter that the loss of this step does not depend on is 0, in all layouts.
+    """
     trained = [parameter for group in s.optimizer.param_groups for parameter in group["params"]]
-    gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
-    torch._foreach_mul_([get_local(gradient) for gradient in gradients], scale)
+    for parameter in trained:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    torch._foreach_mul_([get_local(parameter.grad) for parameter in trained], scale)
     if s.recipe.train.clip:
         clip_gradients(trained, s.recipe.train.clip, ranks=s.ranks)
     s.optimizer.step()

@@ -11,7 +11,7 @@ import torch
 
 from saccade.data.batching.batch import Batch
 from saccade.errors import LocalError, ProcessLost, SaccadeError
-from saccade.kernels.memory import ProductGuard, is_out_of_memory
+from saccade.kernels.memory import MemoryGuard, is_out_of_memory
 from saccade.train import checkpoint
 from saccade.train.machine import reseed
 from saccade.train.session import Session
@@ -75,7 +75,7 @@ class StepBatches:
         # The first step shows whether batches of this size fit; in the others, the guard would only take time.
         is_checked = s.device.type == "cpu" and not s.memory.completed_step and not s.recipe.train.compile
         try:
-            with ProductGuard() if is_checked else nullcontext():
+            with MemoryGuard() if is_checked else nullcontext():
                 yield
         except RuntimeError as error:
             if not (self._s.splits_on_out_of_memory and is_out_of_memory(error)):

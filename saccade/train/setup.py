@@ -39,6 +39,7 @@ def open_session(recipe: Recipe, run: Path, *, ranks: Ranks, device: torch.devic
     found = find_checkpoint(run, ranks, report) if resumed else None
     if resumed and found is None:
         check_unfinished(run)
+        report(f"{run} has no checkpoint yet and begins anew")
     if found and mesh.accumulates_per_process(run):
         settings = {"accumulate": recipe.train.accumulate * ranks.world_size}
         recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=settings)})

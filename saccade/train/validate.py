@@ -18,7 +18,7 @@ from saccade.data.prepare import PreparedData
 from saccade.data.tokenization.encode import encode_lines
 from saccade.data.tokenization.lexicon import load_lexicon
 from saccade.errors import MemoryExhausted, SaccadeError
-from saccade.kernels.memory import find_widest, guard_products, is_out_of_memory
+from saccade.kernels.memory import find_widest, guard_memory, is_out_of_memory
 from saccade.model.run import named_weights, write_tensors
 from saccade.predict.predictors.predictor import Predictor
 from saccade.runs import WEIGHTS
@@ -138,7 +138,7 @@ def add_batch(s: Session, meter: Meter, batch: Batch, *, number: int, counted: b
     while True:
         reseed(s.generator, seed=s.recipe.train.seed, number=-1 - number)
         try:
-            with guard_products(find_widest(s.model)):
+            with guard_memory(find_widest(s.model)):
                 found = [s.loss(part.to(s.device), s.generator).terms for part in batch.split(parts)]
             break
         except RuntimeError as error:
@@ -213,6 +213,7 @@ def predict_in_memory(s: Session, predictor: Predictor, texts: Sequence[str], de
         except MemoryExhausted:
             if batch_tokens == 1:
                 raise
+        gc.collect()  # frames of the exception may hold activations
         batch_tokens //= 2
 
 

@@ -4,10 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
-import typer.testing
 
 import saccade
-from saccade.cli import app, exits, processes
+from saccade.cli import exits, processes
 from saccade.errors import HungProcess, LocalError, ProcessLost, SaccadeError
 
 
@@ -42,10 +41,11 @@ def test_processes_inside_torchrun_are_refused(monkeypatch):
         processes.start_processes(["train"], 2)
 
 
-def test_processes_must_be_at_least_one():
-    result = typer.testing.CliRunner().invoke(app, ["train", "gpt2", "--processes", "0"])
+def test_processes_must_be_at_least_one(cli):
+    result = cli("train", "gpt2", "--processes", 0)
 
-    assert result.exit_code == 2
+    assert result.code == 2
+    assert result.err == "error: invalid value for '--processes': Input should be greater than or equal to 1\n"
 
 
 @pytest.fixture

@@ -283,8 +283,10 @@ def test_stages_before_a_result_and_choices_on_validation_data(cli, spec, tmp_pa
     ("words", "message"),
     [
         (["sclan"], "unknown result 'sclan'"),
-        ([NAME, "--seeds", 0], "--seeds must be at least 1, got 0"),
-        ([NAME, "--budget", 0], "--budget must be above 0 minutes, got 0"),
+        ([NAME, "--seeds", 0], "--seeds must be from 1 to 1,000, got 0"),
+        ([NAME, "--seeds", 10**11], "--seeds must be from 1 to 1,000, got 100000000000"),
+        ([NAME, "--budget", 0], "--budget must be a number of minutes above 0, got 0"),
+        ([NAME, "--budget", "nan"], "--budget must be a number of minutes above 0, got nan"),
         ([NAME, "--try", 0], "--try takes a number of steps of at least 1, without --heldout, got 0"),
         ([NAME, "--try", 2, "--heldout"], "at least 1, without --heldout, got --heldout too"),
         ([NAME, "--only-new"], f"{NAME}: seeds up to 3 are recorded; --seeds 4 adds a seed"),

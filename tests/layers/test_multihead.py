@@ -50,6 +50,18 @@ def test_heads_at_once_equal_a_loop_over_heads(form: Form, bias: bool) -> None:
     torch.testing.assert_close(layer(x), layer.heads.out(joined))
 
 
+@pytest.mark.parametrize("key_dim, value_dim", [(3, 5), (5, 2)])
+def test_values_may_have_a_width_of_their_own(key_dim: int, value_dim: int) -> None:
+    """Vaswani et al. 2017, section 3.2.2: W_i^V has d_v columns, and W^O h d_v rows."""
+    layer, x = self_attention((key_dim, value_dim)), inputs()
+    assert layer.value is not None and layer.heads.out.in_features == H * value_dim
+    q, k = (part.transpose(1, 2) for part in layer.project(x))
+    (v,) = (part.transpose(1, 2) for part in layer.value(x))
+    assert (k.shape[-1], v.shape[-1]) == (key_dim, value_dim)
+    joined = ((q @ k.mT / key_dim**0.5).softmax(-1) @ v).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(layer(x), layer.heads.out(joined))
+
+
 def test_heads_may_go_without_scaling() -> None:
     layer, x = self_attention(scale=False), inputs()
     q, k, v = (part.transpose(1, 2) for part in layer.project(x))

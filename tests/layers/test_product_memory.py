@@ -1,4 +1,4 @@
-"""Products that do not fit into the free memory of the CPU are refused before they are allocated."""
+"""Results that do not fit into the free memory of the CPU are refused before they are allocated."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from saccade.kernels.cpu import native
 from saccade.kernels.cpu.fma import FmaLinear
 from saccade.kernels.cpu.prepared import Int8Linear, PackedLinear
 from saccade.kernels.cpu.vnni import VnniLinear
-from saccade.kernels.memory import find_widest, guard_products
+from saccade.kernels.memory import MemoryGuard, find_widest, guard_memory
 
 ROWS, OUTPUTS = 6, 300
 INT8 = torch.ones(OUTPUTS, 32, dtype=torch.int8), torch.ones(OUTPUTS), None
@@ -41,21 +41,79 @@ def test_a_packed_layer_refuses_rows_whose_outputs_are_not_free(kind, free):
         layer(torch.ones(ROWS, 32))
 
 
-@pytest.mark.parametrize(("grad", "copies"), [(False, 2), (True, 4)])
-def test_a_linear_layer_is_checked_where_it_could_outgrow_the_memory(free, grad, copies):
+X, W = torch.ones(ROWS, 32), torch.ones(OUTPUTS, 32)
+OPERATIONS = {
+    "linear": lambda: F.linear(X, W),
+    "linear with bias": lambda: F.linear(X, W, torch.ones(OUTPUTS)),
+    "product": lambda: X @ W.T,
+    "products": lambda: torch.bmm(torch.ones(3, 50, 2), torch.ones(3, 2, 70)),
+    "sum of pairs": lambda: torch.ones(7, 1, 3) + torch.ones(1, 40, 3),
+    "embedding": lambda: F.embedding(torch.zeros(2, 9, dtype=torch.long), W),
+    "pointwise convolution": lambda: F.conv1d(torch.ones(2, 3, 7), torch.ones(50, 3, 1)),
+    "unfolding": lambda: F.unfold(torch.ones(1, 3, 8, 8), 3, padding=1),
+    "concatenation": lambda: torch.cat([X, X, W]),
+    "new tensor": lambda: torch.empty(30, 40),
+    "new tensor like one": lambda: X.new_zeros(30, 40),
+    "copy of an expanded one": lambda: torch.ones(3, 1).expand(3, 200).contiguous(),
+    "sum over rows": lambda: W.sum(0),
+    "repeated": lambda: X.repeat(2, 3),
+    "other type": lambda: W.double(),
+}
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+@pytest.mark.parametrize("kind", OPERATIONS)
+def test_an_operation_whose_result_is_not_free_is_refused(kind, mode, free):
+    with mode():
+        needed = OPERATIONS[kind]().nbytes
+        free(needed)
+        with MemoryGuard():
+            OPERATIONS[kind]()
+        free(needed - 1)
+        with MemoryGuard(), pytest.raises(torch.OutOfMemoryError):
+            OPERATIONS[kind]()
+        OPERATIONS[kind]()  # not outside of the block
+
+
+def test_views_and_changes_in_place_need_no_memory(free):
+    free(0)
+    x = torch.ones(4, 6)
+    with MemoryGuard():
+        x.T.view(6, 4).expand(2, 6, 4)[0].add_(1)
+
+
+def test_a_backward_operation_is_checked_too(free):
+    x = torch.ones(3, 1, requires_grad=True)
+    with MemoryGuard():
+        y = x.expand(3, 50)
+        free(4 * 3 * 50)
+        y = y.sum()
+        y.backward()
+        y = (x * x).sum()
+        free(11)
+        with pytest.raises(torch.OutOfMemoryError):
+            y.backward()
+
+
+def test_many_results_of_small_size_are_counted_together(free, monkeypatch):
+    free(0)
+    monkeypatch.setattr(memory, "MIN_CHECKED_BYTES", 1000)
+    with MemoryGuard():
+        kept = [torch.empty(100) for _ in range(2)]
+        with pytest.raises(torch.OutOfMemoryError):
+            kept.append(torch.empty(100))
+
+
+def test_operations_are_watched_where_the_widest_layer_could_outgrow_the_memory(free):
     layer, x = nn.Linear(4, OUTPUTS), torch.ones(ROWS, 4)
-    assert find_widest(nn.Sequential(layer, nn.Linear(OUTPUTS, 4))) == OUTPUTS
-    with torch.set_grad_enabled(grad):
-        free(copies * 4 * ROWS * OUTPUTS)
-        with guard_products(OUTPUTS):
+    widest = find_widest(nn.Sequential(layer, nn.Linear(OUTPUTS, 4)))
+    assert widest == OUTPUTS
+    free(2 * 4 * 65536 * OUTPUTS - 1)
+    with guard_memory(widest):
+        free(0)
+        with pytest.raises(torch.OutOfMemoryError):
             layer(x)
-        free(copies * 4 * ROWS * OUTPUTS - 1)
-        with guard_products(OUTPUTS), pytest.raises(torch.OutOfMemoryError):
-            layer(x)
-        layer(x)  # not outside of the block
-
-
-def test_narrow_layers_are_not_watched(monkeypatch):
-    monkeypatch.setattr(memory, "check_product", lambda *_, **__: pytest.fail("it is watched"))
-    with guard_products(100):
-        F.linear(torch.ones(2, 3), torch.ones(100, 3))
+    free(2 * 4 * 65536 * OUTPUTS)
+    with guard_memory(widest):
+        free(0)
+        layer(x)

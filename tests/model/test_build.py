@@ -31,6 +31,14 @@ def test_parameters_of_the_papers_models(name: str, expected: int) -> None:
         assert count(build(load(name), source_size=37_000, target_size=37_000)) == expected
 
 
+def test_value_dim_reaches_every_attention() -> None:
+    """Values of 3 features a head in place of 64: 61 fewer in W^V and in W^O, in 18 attention layers of 8 heads."""
+    small = load("transformer", overrides=[f"{part}.stack.value_dim=3" for part in ("reader", "writer")])
+    with torch.device("meta"):
+        whole, narrow = (count(build(recipe, source_size=9, target_size=9)) for recipe in (load("transformer"), small))
+    assert whole - narrow == 18 * 8 * (64 - 3) * (2 * 512 + 1)  # W^V has a bias of this width, W^O none
+
+
 def test_parameters_computed_by_hand() -> None:
     """Row 88, from the defaults of the schema: parameters of each part."""
     d, ff, v = 512, 2048, 37_000

@@ -23,14 +23,57 @@ SMALL = {
 }  # fmt: skip
 
 
+# Numbers of parameters with the mechanisms of the papers, where these state none or another one: by them a layer, a
+# direction or a width that is missing is noticed.
+COUNTS = {
+    "bahdanau": 81_421_000, "bytenet": 269_899_200, "convs2s": 112_638_464, "deep-att": 118_124_544,
+    "gnmt": 284_043_264, "gnmt-reward": 284_043_264, "mask-predict": 60_834_849, "moe": 8_727_140_352,
+    "nat": 69_418_547, "show-attend-tell": 65_794_793, "t5-1.0": 60_506_624,
+}  # fmt: skip
+MECHANISMS = {
+    "albert": {"objectives.0.max_ngram": 3, "train.optimizer.kind": "lamb", "reader.stack.share_layers": True},
+    "bahdanau": {"reader.stack.bidirectional": True, "writer.stack.maxout_dim": 500, "tokenizer.kind": "words"},
+    "bytenet": {
+        "tokenizer.kind": "characters", "reader.stack.layers": 30, "writer.stack.layers": 30,
+        "reader.stack.hidden_dims": [800] * 30, "reader.stack.unfold": (1.2, 0),
+    },
+    "convs2s": {
+        "reader.stack.hidden_dims": [512] * 10 + [768] * 3 + [2048] * 2, "reader.stack.kernels": [3] * 13 + [1] * 2,
+    },
+    "deep-att": {"reader.stack.columns": 2, "reader.stack.layers": 9, "writer.stack.layers": 7},
+    "gnmt": {
+        "tokenizer.kind": "wordpiece", "tokenizer.size": 32_000, "reader.stack.layers": 8, "writer.stack.layers": 8,
+        "reader.stack.bidirectional": "first", "reader.stack.full_directions": True, "writer.stack.residual": True,
+    },
+    "moe": {
+        "reader.stack.cell": "lstm", "reader.stack.experts.count": 2048, "reader.stack.experts.groups": 64,
+        "reader.stack.experts.top_k": 2, "writer.stack.cell_dim": 2048,
+    },
+    "nat": {"writer.kind": "fertility", "objectives.0.kind": "fertility"},
+    "t5-1.0": {"reader.stack.gated": False, "reader.stack.activation": "relu", "writer.tie": "all"},
+}  # fmt: skip
+
+
+def get_value(recipe: Recipe, key: str) -> Any:
+    value: Any = recipe
+    for word in key.split("."):
+        value = value[int(word)] if word.isdigit() else getattr(value, word)
+    return list(value) if isinstance(value, tuple) and len(value) > 2 else value
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_the_form_of_the_paper_has_its_mechanisms(name: str) -> None:
+    recipe = load(name, paper=True)
+    assert {key: get_value(recipe, key) for key in MECHANISMS[name]} == MECHANISMS[name]
+
+
 @pytest.mark.parametrize("name", PAPERS)
 def test_the_number_of_parameters_is_that_of_the_paper_or_the_difference_is_explained(name: str) -> None:
     form = PAPERS[name]
     count = count_parameters(build_on_meta(load(name, paper=True)))
+    assert count == COUNTS.get(name, count)
     for key in form.ours:
-        value: Any = load(name, paper=True)
-        for word in key.split("."):
-            value = getattr(value, word)  # every key of `ours` exists
+        get_value(load(name, paper=True), key)  # every key of `ours` exists
     assert form.difference or form.parameters, "where a paper states no number, `difference` says so"
     if form.parameters is not None and not form.difference:
         assert count == pytest.approx(form.parameters, rel=0.01)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import io
 import os
@@ -18,10 +19,13 @@ import torch
 import torch.distributed as dist
 from broken_shards import FAULTS
 from replay import gpu_steps
+from torch.distributed.distributed_c10d import _resolve_process_group as resolve_process_group
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from saccade.breaks.patching import patching
+from saccade.config.load import load, override, to_override_list
 from saccade.train import api, loop
 from saccade.train.batches import prefetch
 from saccade.train.distributed.parts import get_local
@@ -62,10 +66,35 @@ def set_split(count):
     )
 
 
+class UnusedBlock(torch.nn.Module):
+    """A stack with a matrix that nothing uses."""
+
+    def __init__(self, memory_dim=0, *, dim=16):
+        super().__init__()
+        self.dim, self.used, self.unused = dim, torch.nn.Linear(dim, dim), torch.nn.Linear(dim, dim)
+
+    def forward(self, x, mask, memory=None, state=None):
+        return x + torch.tanh(self.used(x)), mask, state, {}
+
+
+KINDS = {"with-unused": UnusedBlock}
+
+
+def load_tiny(name, *, parallel, **train):
+    """A shipped recipe with few examples, and with dropout in its stacks."""
+    recipe = load(name, tiny=True)
+    files = ", ".join(f"{{ files = {list(each.files)}, examples = 200 }}" for each in recipe.data.train)
+    overrides = [f"data.train=[{files}]", "data.valid=0.1"]
+    if hasattr(recipe.writer, "stack"):
+        overrides += ["writer.stack.dropout=0.1", "writer.dropout=0.1"]
+    overrides += [f"train.parallel.{name}={size}" for name, size in parallel.items()]
+    return override(recipe, [*overrides, *to_override_list({f"train.{key}": value for key, value in train.items()})])
+
+
 def build_recipe(layout="one", **train):
     stack = {**STACK, **train.pop("stack", {})}
     parts = train.pop("parts", None)
-    return small.small(**{**TRAIN, **train}, stack=stack, parts=parts)
+    return small.small(**{**TRAIN, **train}, kinds=KINDS, stack=stack, parts=parts)
 
 
 def find_port():
@@ -77,8 +106,9 @@ def find_port():
 def run_jobs(rank, jobs, results):
     """Run jobs one after the other as one rank; those with fewer processes than this rank are skipped.
 
-    A job is (port, layout, run, settings): `settings` are keys of [train], and `resume`, `dtype`, `count_sent`,
-    `gpu_steps`: whether steps are those of a GPU, "eager" or as "graphs"; `broken`: a fault of the code; and `fault`:
+    A job is (port, layout, run, settings): `settings` are keys of [train], and `recipe`: the name of one, in its tiny
+    form; `resume`, `dtype`, `count_sent`; `gpu_steps`: whether steps are those of a GPU, "eager" or as "graphs";
+    `broken`: a fault of the code; `batch_log`: a folder where each rank writes the digests of its batches; and `fault`:
     what happens ("kill", "hang", "nan", "memory"), after which step, and in which rank.
     """
     torch.set_num_threads(1)
@@ -108,14 +138,17 @@ def train_job(rank, world, port, parallel, run, settings):
     os.environ["SACCADE_COMPILE_BACKEND"] = "eager"
     torch._dynamo.reset(), torch._dynamo.utils.counters.clear()
     fault, step, victim = settings.pop("fault", ("", 0, -1))
+    batch_log = settings.pop("batch_log", None)
     kind, sent, broken = settings.pop("gpu_steps", None), [], settings.pop("broken", None)
     counting = count_sent(sent) if settings.pop("count_sent", False) else contextlib.nullcontext()
     steps = contextlib.nullcontext() if kind is None else gpu_steps(graphs=kind == "graphs")
     if rank == victim:
-        cause_fault(fault, step * settings.get("accumulate", TRAIN["accumulate"]) // world)
+        cause_fault(
+            fault, step * settings.get("accumulate", TRAIN["accumulate"]) // (world // parallel.get("tensor", 1))
+        )
     with (
         contextlib.redirect_stderr(printed),
-        record_batches(batches),
+        record_batches(batches, None if batch_log is None else get_batch_log(batch_log, rank)),
         measure_bytes(measured),
         counting,
         steps as counts,
@@ -128,7 +161,8 @@ def train_job(rank, world, port, parallel, run, settings):
             overrides += [f"train.{name}={value}" for name, value in settings.items()]
             api.train(resume=run, overrides=overrides or ["train.parallel.tensor=1"])
         else:
-            api.train(build_recipe(**settings, parallel=parallel), run=Path(run))
+            build = functools.partial(load_tiny, name) if (name := settings.pop("recipe", None)) else build_recipe
+            api.train(build(**settings, parallel=parallel), run=Path(run))
     compiled = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     found = {"batches": batches, "bytes": measured, "counts": counts, "sent": sent, "compiled": compiled}
     return {"printed": printed.getvalue(), **found}
@@ -157,22 +191,31 @@ def measure_bytes(found):
 class SentBytes(TorchDispatchMode):
     """Counts the bytes that this process sends in collective operations, with the algorithms of rings."""
 
+    # Passes over the ring, whether the whole tensor is the output or an argument, and the argument that is the group
+    KINDS = {
+        "c10d::allreduce_": (2, 0, 1),
+        "c10d::_allgather_base_": (1, 0, 2),
+        "c10d::_reduce_scatter_base_": (1, 1, 2),
+        "_c10d_functional::all_reduce": (2, 0, 2),
+        "_c10d_functional::all_gather_into_tensor": (1, None, 2),
+        "_c10d_functional::reduce_scatter_tensor": (1, 0, 3),
+    }
+
     def __init__(self):
         super().__init__()
         self.total = 0.0
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-        # of the operation: passes over the ring, and which of its arguments are the whole tensor and the group
-        kinds = {
-            "c10d::allreduce_": (2, 0, 1),
-            "c10d::_allgather_base_": (1, 0, 2),
-            "c10d::_reduce_scatter_base_": (1, 1, 2),
-        }
-        if kind := kinds.get(operator._schema.name):
+        if DTensor in types:
+            return NotImplemented  # its own operators come here again, with the parts of this process
+        outputs = operator(*args, **(kwargs or {}))
+        if kind := self.KINDS.get(operator._schema.name):
             passes, whole, group = kind
-            share = 1 - 1 / dist.ProcessGroup.unbox(args[group]).size()
-            self.total += passes * share * sum(each.nbytes for each in tree_leaves(args[whole]))
-        return operator(*args, **(kwargs or {}))
+            name = args[group]
+            found = resolve_process_group(name) if isinstance(name, str) else dist.ProcessGroup.unbox(name)
+            tensors = tree_leaves(outputs if whole is None else args[whole])
+            self.total += passes * (1 - 1 / found.size()) * sum(each.nbytes for each in tensors)
+        return outputs
 
 
 @contextlib.contextmanager
@@ -214,15 +257,22 @@ def cause_fault(fault, passes):
     MicroBatchLoss.forward = failing
 
 
+def get_batch_log(folder, rank):
+    return Path(folder) / f"batches-{rank}.txt"
+
+
 @contextlib.contextmanager
-def record_batches(found):
-    """Note a digest of every batch that training takes."""
+def record_batches(found, log=None):
+    """Note a digest of every batch that training takes, also in a file, which remains if the process is killed."""
     original = prefetch.Prefetcher.next_batch
 
     def noting(self):
         batch = original(self)
         content = b"".join(field.content.numpy().tobytes() for field in self.untransformed.fields.values())
         found.append(hashlib.sha256(content).hexdigest()[:12])
+        if log is not None:
+            with log.open("a") as file:
+                file.write(f"{found[-1]}\n")
         return batch
 
     prefetch.Prefetcher.next_batch = noting

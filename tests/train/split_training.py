@@ -11,6 +11,7 @@ import torch
 import torch._dynamo  # optimizers import it; here it is there before processes are made of this one
 import torch.distributed as dist
 import torch.nn.functional as F
+from layouts import SentBytes
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -183,6 +184,18 @@ def count_communication(trial, mesh, *, change=None, **options):
     with CommDebugMode() as backward:
         (hidden + residual).to_local().sum().backward()
     return [{str(kind): count for kind, count in mode.get_comm_counts().items()} for mode in (forward, backward)]
+
+
+def count_sent(trial, mesh, **options):
+    """The bytes that a process sends for the passes of the first micro-batch, and the shapes of its fields."""
+    model = build_model(trial)
+    apply_tensor_parallel(model, mesh["tensor"], **options)
+    objectives = build_objectives(trial.recipe, tokenizer=trial.tokenizers.source)
+    loss = MicroBatchLoss(model, objectives=objectives, settings=trial.recipe.train, device=torch.device("cpu"))
+    with SentBytes() as sent:
+        run_micro_batch(loss, trial.batches, 0)
+        reduce_partial_gradients(model.parameters())
+    return sent.total, [tuple(field.content.shape) for field in trial.batches[0].fields.values()]
 
 
 def describe_parameters(trial, mesh, **options):

@@ -116,6 +116,23 @@ def test_a_restart_goes_on_with_its_run_and_starts_anew_without_a_recipe(runs, m
     assert (runs / "copy-1/checkpoints/step-4").is_dir() and (runs / "copy-1/card.md").exists()
 
 
+def test_a_restart_before_the_first_checkpoint_says_that_it_begins_anew(runs, capsys, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job-7")
+    settings = {"steps": 2, "valid_every": 2, "save_every": 2, "accumulate": 2}
+    small.api.train(small.small(**settings), run="killed")
+    shutil.rmtree(runs / "killed/checkpoints/step-2")
+    (runs / "killed/card.md").unlink()
+    losses = (runs / "killed/metrics.jsonl").read_text().count("loss")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    capsys.readouterr()
+
+    small.api.train(small.small(**settings), run="killed")
+
+    text = capsys.readouterr().err
+    assert text.count("has no checkpoint yet and begins anew") == 1 and "resumes from" not in text
+    assert (runs / "killed/metrics.jsonl").read_text().count("loss") == losses
+
+
 # ---- disk
 
 

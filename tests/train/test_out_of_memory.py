@@ -282,7 +282,7 @@ def test_a_capture_of_sharded_steps_that_runs_out_of_memory_ends_the_training_wi
     for buckets in (None, GradientBuckets(s.model)):  # of a whole step, of the passes of a micro-batch
         s.cuda_graphs, s.buckets = capture, buckets
         s.prefetcher = FixedBatches([WHOLE])
-        with pytest.raises(SaccadeError) as error, out_of_memory.report_out_of_memory(s):
+        with pytest.raises(SaccadeError) as error, report_out_of_memory(s):
             loop.optimizer_step(s)
         assert str(error.value).startswith("out of memory with train.batch_tokens=") and "\n" not in str(error.value)
 
@@ -405,7 +405,7 @@ def test_all_processes_split_when_one_runs_out_of_memory(processes, tmp_path, po
 
 
 class FreeMemory:
-    """Free memory on a CPU for the outputs of linear layers of some rows."""
+    """Free memory on a CPU for the results of operations, each alone."""
 
     def __init__(self, monkeypatch, free):
         self.asked, self.granted = [], []
@@ -421,10 +421,10 @@ class FreeMemory:
 
 
 def test_a_linear_layer_that_does_not_fit_on_the_cpu_splits_the_batch(monkeypatch):
-    """The widest output, of queries, keys and values, has 5 x 5 x 42 floats; four times three rows are free."""
+    """The widest output, of queries, keys and values, has 5 x 5 x 42 floats; three rows are free."""
     whole = session([WHOLE], **SMOOTH)
     loop.optimizer_step(whole)
-    s, free = logged([WHOLE, WHOLE], accumulate=1, **SMOOTH), FreeMemory(monkeypatch, 4 * 4 * 3 * 5 * 42)
+    s, free = logged([WHOLE, WHOLE], accumulate=1, **SMOOTH), FreeMemory(monkeypatch, 4 * 3 * 5 * 42)
 
     loop.optimizer_step(s)
 
@@ -442,10 +442,10 @@ def measure_loss(s):
 def test_validation_computes_a_batch_that_does_not_fit_on_the_cpu_in_parts(monkeypatch):
     s = session([WHOLE])
     whole = measure_loss(s)
-    free = FreeMemory(monkeypatch, 2 * 4 * 3 * 5 * 42)  # three rows of the widest output, twice
+    free = FreeMemory(monkeypatch, 4 * 3 * 5 * 42)  # three rows of the widest output
 
     assert measure_loss(s) == pytest.approx(whole, rel=1e-6)
-    refused = 2 * 4 * 5 * 4 * 42  # five rows of four source tokens
+    refused = 4 * 5 * 4 * 42  # five rows of four source tokens
     assert refused in free.asked
     s.progress.split = 2  # as a batch of training
     free.asked.clear()

@@ -26,6 +26,13 @@ from saccade.train.distributed.ranks import Ranks
 EXACT = 1e-10
 NORMAL = {"weight_init": {"kind": "normal", "scale_by_depth": True}}
 SIZES = StateSizes(100, 100, 200, 0)
+UNUSED = {
+    "steps": 3, "accumulate": 2, "valid_predictions": 0, "save_every": 1, "ema": 0.0,
+    "optimizer": {"eps": 1e-6, "weight_decay": 0.5},
+    "parts": {"reader": {"stack": layouts.STACK}, "writer": {"stack": {"kind": "with-unused"}}},
+}  # fmt: skip
+GIANT = {"steps": 2, "accumulate": 2, "valid_every": 2, "valid_predictions": 0, "report_every": 1}
+GIANT_LAYOUTS = ("ddp-2", "fsdp-2", "tensor-2", "tensor-2-fsdp-2")
 
 
 def get_losses(run):
@@ -64,6 +71,11 @@ def trained(processes, tmp_path_factory):
         ("ddp-2", "graphs", {"gpu_steps": "graphs"}),
         ("ddp-2", "no-memory", {"gpu_steps": "graphs", "on_out_of_memory": "split", "fault": ("memory", 1, 1)}),
         ("fsdp-2", "shard-graphs", {"gpu_steps": "graphs"}),
+        ("one", "unused", {**UNUSED, "gpu_steps": "eager"}),
+        ("ddp-2", "unused-ddp", {**UNUSED, "gpu_steps": "eager"}),
+        ("ddp-2", "unused-graphs", {**UNUSED, "gpu_steps": "graphs"}),
+        ("one", "giant", {**GIANT, "recipe": "turing-nlg"}),
+        ("fsdp-2", "giant-shards", {**GIANT, "recipe": "turing-nlg"}),
     ]
     found = layouts.Group(processes, folder).run(jobs)
     return folder, found
@@ -120,6 +132,34 @@ def test_graphs_that_do_not_fit_in_one_process_are_dropped_in_all(trained):
     message = ": out of memory for CUDA graphs; training goes on without them"
     assert message in found[8, 0]["printed"]
     assert found[8, 0]["counts"]["replayed"] < found[7, 0]["counts"]["replayed"]
+
+
+def test_a_parameter_that_the_loss_does_not_use_decays_in_all_layouts(trained):
+    """Its gradient is 0, with CUDA graphs and without; DistributedDataParallel alone would fail in the second step."""
+    folder, _ = trained
+    weight = "writer.stack.unused.weight"
+
+    for run in ("unused-ddp", "unused-graphs"):
+        assert_same_training(folder / run, folder / "unused")
+    names = ("checkpoints/step-2/model.safetensors", "model.safetensors")
+    before, after = (load_file(folder / "unused" / name)[weight] for name in names)
+    torch.testing.assert_close(after, before * (1 - 0.5 * 0.003))  # weight decay times the learning rate of step 3
+
+
+def test_the_smallest_form_of_a_giant_trains_in_shards_as_in_one_process(trained):
+    folder, _ = trained
+
+    assert_same_training(folder / "giant-shards", folder / "giant")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["megatron", "turing-nlg", "gpt3", "gopher"])
+def test_the_smallest_forms_of_giants_train_in_every_layout_as_in_one_process(processes, tmp_path, name):
+    settings = {**GIANT, "recipe": name, "accumulate": 4}
+    layouts.Group(processes, tmp_path).run([(layout, layout, settings) for layout in ("one", *GIANT_LAYOUTS)])
+
+    for layout in GIANT_LAYOUTS:
+        assert_same_training(tmp_path / layout, tmp_path / "one")
 
 
 def test_the_layout_and_its_memory_are_printed_once(trained):

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-CASES = ("exact", "kill", "float32", "repeat", "bytes", "restarts")
+# Steps of the cases that do not fix them
+CASES = {"exact": 200, "eps": 100, "kill": 12, "float32": 50, "repeat": 10, "bytes": 1, "restarts": 120}
 
 
 @pytest.fixture
@@ -19,8 +20,8 @@ def scale(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_every_row_of_the_table_holds(case, processes, tmp_path, scale):
-    assert tuple(scale.CASES) == CASES
-    rows = list(scale.CASES[case](scale.Bench(tmp_path, steps=200, processes=processes)))
+    assert scale.CASES.keys() == CASES.keys()
+    rows = list(scale.CASES[case](scale.Bench(tmp_path, steps=CASES[case], processes=processes)))
 
     assert rows and not [row for row in rows if not row["holds"]]
 

@@ -13,6 +13,9 @@ from saccade.train.augment.pictures import (
     COLOR,
     CONTRAST,
     GREY,
+    MAX_ASPECT,
+    MAX_ERASED,
+    MIN_ERASED,
     POSTERIZE,
     ROTATE,
     SHEAR_Y,
@@ -22,6 +25,7 @@ from saccade.train.augment.pictures import (
     apply_geometric_operation,
     augment_pictures,
     crop_randomly,
+    erase_rectangles,
 )
 
 
@@ -73,6 +77,39 @@ def test_only_the_pictures_whose_turn_it_is_get_other_colours(operation):
     found = apply_color_operation(x, which, torch.full((5,), 0.8))
     assert torch.equal(found[[1, 2, 4]], x[[1, 2, 4]])
     assert all(not torch.equal(found[i], x[i]) for i in (0, 3))
+
+
+def test_rectangles_of_some_pictures_become_noise():
+    side, x = 40, torch.full((600, 3, 40, 40), -1.0)  # no noise is below 0
+    found = erase_rectangles(x, 0.25, generator())
+    erased = (found >= 0).all(1)
+    assert torch.equal(erased, (found >= 0).any(1)), "all colours of a pixel"
+    chosen = erased.any(2).any(1)
+    assert 110 < int(chosen.sum()) < 190
+    assert torch.equal(found[~chosen], x[~chosen])
+    middles, areas, aspects = [], [], []
+    for mask in erased[chosen]:
+        rows, columns = mask.any(1).nonzero().flatten(), mask.any(0).nonzero().flatten()
+        high, wide = (int(one[-1] - one[0]) + 1 for one in (rows, columns))
+        assert int(mask.sum()) == high * wide, "one rectangle"
+        middles.append((float(rows.float().mean()), float(columns.float().mean())))
+        areas.append(high * wide / side**2)
+        aspects.append(high / wide)
+    assert MIN_ERASED / 1.5 < min(areas) < 0.06 and 0.27 < max(areas) < 1.15 * MAX_ERASED
+    assert 1 / MAX_ASPECT / 1.3 < min(aspects) < 0.5 and 2 < max(aspects) < 1.3 * MAX_ASPECT
+    assert all(min(one) < 12 and max(one) > 27 for one in zip(*middles, strict=True)), "anywhere"
+    noise = found[found >= 0]
+    assert 120 < float(noise.mean()) < 135 and float(noise.min()) < 1 and float(noise.max()) > 254
+    assert found[chosen][0].unique().numel() > 50, "every pixel has noise of its own"
+
+
+def test_erasing_comes_last_and_leaves_the_other_augmentation_as_it_was():
+    settings = {"flip": 0.5, "crop": 1, "num_ops": 2}
+    without = augment_pictures(pictures(50, 8, 8), ImageAugmentation(**settings), generator())
+    found = augment_pictures(pictures(50, 8, 8), ImageAugmentation(**settings, erase=1.0), generator())
+    same = (found == without).all(1).float().mean((1, 2))
+    assert (same < 1).all() and (same > 0.4).all()
+    assert ImageAugmentation(erase=0.1).any and not ImageAugmentation(magnitude=1.0).any
 
 
 def test_colours_by_hand():

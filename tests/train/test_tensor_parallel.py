@@ -1,15 +1,26 @@
 import random
 import socket
+from types import SimpleNamespace
 
 import pytest
 import split_training
 import torch
-from split_training import CHANGES, Trial, build_model, compare, count_communication, describe_parameters, train
+from split_training import (
+    CHANGES,
+    Trial,
+    build_model,
+    compare,
+    count_communication,
+    count_sent,
+    describe_parameters,
+    train,
+)
 
 from saccade.config.load import load
 from saccade.errors import SaccadeError
 from saccade.layers.blocks.lowrank import attach_lora
 from saccade.model.build.model import build
+from saccade.plan.layouts import count_activation_bytes
 from saccade.train.distributed.tensor import check_tensor_parallel
 
 TOLERANCE = 1e-10
@@ -240,6 +251,31 @@ def test_count_finds_a_missing_all_reduce(two):
     forward, _ = two(count_communication, trial, TENSOR_2, sequence_parallel=False, change="no all-reduce")[0]
 
     assert forward != {"c10d_functional.all_reduce": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "lengths"),
+    [
+        ("gpt2", (), None),
+        pytest.param("gpt2", ("train.recompute=true",), None, marks=pytest.mark.slow),
+        pytest.param("gopher", (), None, marks=pytest.mark.slow),
+        pytest.param("transformer", (), None, marks=pytest.mark.slow),
+        pytest.param("albert", (), (48, 18), marks=pytest.mark.slow),  # 36 masked tokens of two rows
+        pytest.param("show-attend-tell-transformer", (), (36, 12), marks=pytest.mark.slow),  # patches of a picture
+    ],
+)
+def test_the_plan_counts_the_bytes_that_each_process_sends(two, small_language_model, name, overrides, lengths):
+    is_small = name == "gpt2" and not overrides
+    trial = small_language_model if is_small else Trial.load(name, *overrides, dropout=False, distinct=1)
+    with torch.device("meta"):
+        model = build_model(trial)
+    [(sent, shapes), (other, _)] = two(count_sent, trial, TENSOR_2)
+    lengths = lengths or (shapes[0][1], shapes[-1][1])
+    source, target = (shapes[0][0] * (length + length % 2) for length in lengths)
+    setup = SimpleNamespace(residual_bytes=8)
+    memory = SimpleNamespace(model=model, setup=setup, count_target_tokens=lambda tokens: target)
+
+    assert sent == other == pytest.approx(count_activation_bytes(memory, trial.recipe, tokens=source) / 2, rel=0.01)
 
 
 # ---- models that cannot be split

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import difflib
 import gzip
+import io
 import lzma
 import zlib
 from collections.abc import Iterable, Iterator
@@ -45,7 +46,8 @@ def open_file(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _open(path: Path) -> Iterator[IO[bytes]]:
-    with path.open("rb") as raw:
+    is_in_memory = str(path).startswith("memory://")  # where fsspec gives all readers of a file one place in it
+    with io.BytesIO(path.read_bytes()) if is_in_memory else path.open("rb") as raw:
         if path.suffix not in COMPRESSION_SUFFIXES:
             yield raw
             return

@@ -170,11 +170,11 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str], *, with_offsets: bool = False) -> list[tokenizers.Encoding]:
         """Encode texts with the library, without special tokens; offsets of the tokens in the text take longer."""
-        if (count := sum(map(len, texts))) >= MIN_CHECKED_CHARACTERS:
-            needed = count * CHARACTER_BYTES
-            check_allocation(needed, f"the encoding of {count:,} characters", "split long texts into lines")
         encode = self._backend.encode_batch if with_offsets else self._backend.encode_batch_fast
         try:
+            if (count := sum(map(len, texts))) >= MIN_CHECKED_CHARACTERS:
+                needed = count * CHARACTER_BYTES
+                check_allocation(needed, f"the encoding of {count:,} characters", "split long texts into lines")
             return encode(list(texts), add_special_tokens=False)
         except TypeError:
             if wrong := [text for text in texts if not isinstance(text, str)]:

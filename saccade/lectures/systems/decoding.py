@@ -258,6 +258,10 @@ TEXTS = ([5, 6, 7, 8, 9], [10, 11, 12, 13], [13, 14, 15, 16, 17, 18])
         "no-positional-attention",
         "attends-to-itself",
         "teacher-is-ignored",
+        "one-candidate-is-decoded",
+        "teacher-scores-other-candidates",
+        "teacher-ignores-length",
+        "teacher-favours-short-outputs",
     ),
 )
 def all_words_at_once() -> CheckResult:

@@ -32,6 +32,7 @@ from saccade.predict.search.request import Request
 STYLE = Style(pre_norm=True)
 TEXTS = ([5, 6, 7, 8, END], [10, 11, 12, END], [13, 14, 15, 16, 17, END])
 CANDIDATES = 6
+LENGTH_PENALTIES = (0.0, 3.0)  # by the second one longer outputs are chosen
 PRECISION = 1e-4  # models decode in float32
 
 
@@ -76,16 +77,18 @@ def _compare_choice(net: Model) -> list[Comparison]:
     randomize_parameters(teacher, scale=0.4)
     settings = Decoding(npd=CANDIDATES, n_best=CANDIDATES, beam=CANDIDATES, seed=2)
     every = _decode(net, settings)
-    chosen = _decode(net, settings.model_copy(update={"n_best": 1}), teacher.eval())
-    best = []
-    for source, group in zip(TEXTS, every, strict=True):
-        pairs = {"source": pad([source] * len(group)), "target": pad([[*item.ids, END] for item in group])}
-        values = compute_token_log_probs(teacher, Batch(pairs)).sum(1)
-        best.append(group[int(values.argmax())].ids)
-    return [
-        expect_equal("candidates of one sentence, more than", len(every[0]) > 1, True),
-        expect_equal("the candidate that a teacher chooses", str([item.ids for [item] in chosen]), str(best)),
-    ]
+    compared = [expect_equal("candidates of one sentence, more than one", len(every[0]) > 1, True)]
+    for alpha in LENGTH_PENALTIES:
+        chosen = _decode(net, settings.model_copy(update={"n_best": 1, "length_penalty": alpha}), teacher.eval())
+        best = []
+        for source, group in zip(TEXTS, every, strict=True):
+            pairs = {"source": pad([source] * len(group)), "target": pad([[*item.ids, END] for item in group])}
+            values = compute_token_log_probs(teacher, Batch(pairs)).sum(1)
+            lengths = torch.tensor([len(item.ids) + 1 for item in group])
+            best.append(group[int((values / ((5 + lengths) / 6) ** alpha).argmax())].ids)
+        name = f"the candidate that a teacher chooses, length penalty {alpha}"
+        compared.append(expect_equal(name, str([item.ids for [item] in chosen]), str(best)))
+    return compared
 
 
 def _translate(net: Any, source: Tensor) -> tuple[list[int], float]:

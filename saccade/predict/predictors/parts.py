@@ -20,7 +20,7 @@ from saccade.data.batching.batch import Batch, pad
 from saccade.data.tokenization.lexicon import LexiconEntry
 from saccade.data.tokenization.tokenizers import UNKNOWN, Tokenizer, Tokenizers
 from saccade.errors import MemoryExhausted, SaccadeError
-from saccade.kernels.memory import find_widest, guard_products, is_out_of_memory
+from saccade.kernels.memory import find_widest, guard_memory, is_out_of_memory
 from saccade.model.model import Model
 from saccade.model.run import count_parameters
 from saccade.predict.decode import decode
@@ -84,7 +84,7 @@ class LoadedModel:
         if training:  # switching to eval mode visits every module, which takes noticeable time
             self.model.eval()
         try:
-            with guard_products(self.widest_layer), torch.inference_mode():
+            with guard_memory(self.widest_layer), torch.inference_mode():
                 yield
         except RuntimeError as error:
             if not is_out_of_memory(error):

@@ -51,7 +51,7 @@ def drop_tokens(batch: Batch, generator: torch.Generator, *, prob: float) -> Bat
 def build_media_augmentation(recipe: Recipe) -> Augmentation | None:
     """Build the augmentation of images or audio that the reader's table asks for; None if there is none."""
     reader = recipe.reader.file_reader if isinstance(recipe.reader, MediaReader) else None
-    if isinstance(reader, PictureReader) and (reader.augment.flip or reader.augment.crop or reader.augment.num_ops):
+    if isinstance(reader, PictureReader) and reader.augment.any:
         return partial(augment_picture_batch, settings=reader.augment)
     if isinstance(reader, FrameReader) and reader.augment.any:
         return partial(augment_sound_batch, settings=reader.augment)

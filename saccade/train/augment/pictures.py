@@ -1,4 +1,4 @@
-"""Augmentation of pictures: flips, crops and RandAugment, sampled independently for each picture of a batch.
+"""Augmentation of pictures: flips, crops, RandAugment and random erasing, sampled for each picture of a batch.
 
 Pixel values are from 0 to 255; positions outside of a picture are grey.
 """
@@ -9,7 +9,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from saccade.config.schema import ImageAugmentation
@@ -17,6 +17,7 @@ from saccade.config.schema import ImageAugmentation
 GREY = 127.5
 # At magnitude 1: angle in radians, shear factor, and translation as a fraction of the side of a picture
 MAX_ROTATION, MAX_SHEAR, MAX_TRANSLATION = math.radians(30), 0.3, 0.45
+MIN_ERASED, MAX_ERASED, MAX_ASPECT = 0.02, 1 / 3, 10 / 3  # shares of the area of a picture; height to width or reverse
 BRIGHTNESS, CONTRAST, COLOR, POSTERIZE, SOLARIZE, ROTATE, SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y = range(10)
 
 
@@ -24,7 +25,8 @@ BRIGHTNESS, CONTRAST, COLOR, POSTERIZE, SOLARIZE, ROTATE, SHEAR_X, SHEAR_Y, TRAN
 def augment_pictures(
     pictures: Tensor, settings: ImageAugmentation, generator: torch.Generator
 ) -> Float[Tensor, "B 3 Y X"]:
-    """Flip and crop pictures at random, then apply `num_ops` random operations (RandAugment, Cubuk et al. 2020)."""
+    """Flip and crop pictures at random, apply `num_ops` random operations (RandAugment, Cubuk et al. 2020), then erase
+    rectangles (Zhong et al. 2020)."""
     x = pictures.float()
     if settings.flip:
         flipped = sample_uniform(len(x), generator) < settings.flip
@@ -35,7 +37,7 @@ def augment_pictures(
         operation = torch.randint(10, (len(x),), generator=generator, device=x.device)
         amount = settings.magnitude * (2 * sample_uniform(len(x), generator) - 1)
         x = apply_geometric_operation(apply_color_operation(x, operation, amount), operation, amount)
-    return x
+    return erase_rectangles(x, settings.erase, generator) if settings.erase else x
 
 
 def sample_uniform(count: int, generator: torch.Generator) -> Float[Tensor, " B"]:
@@ -53,6 +55,29 @@ def crop_randomly(x: Float[Tensor, "B 3 Y X"], padding: int, generator: torch.Ge
     )
     indices = torch.arange(len(x), device=x.device)[:, None, None]
     return padded[indices, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+def erase_rectangles(
+    x: Float[Tensor, "B 3 Y X"], probability: float, generator: torch.Generator
+) -> Float[Tensor, "B 3 Y X"]:
+    """Replace a random rectangle of each chosen picture by uniform noise; what exceeds the sides is cut off."""
+    chosen, area, aspect, down, right = (sample_uniform(len(x), generator) for _ in range(5))
+    area = MIN_ERASED + (MAX_ERASED - MIN_ERASED) * area
+    aspect = MAX_ASPECT ** (2 * aspect - 1)
+    high, wide = (area * aspect).sqrt().clamp(max=1), (area / aspect).sqrt().clamp(max=1)
+    rows, columns = (
+        find_interval(count, begin * (1 - length), length)
+        for count, begin, length in ((x.shape[2], down, high), (x.shape[3], right, wide))
+    )
+    erased = rows[:, None, :, None] & columns[:, None, None, :] & (chosen < probability)[:, None, None, None]
+    noise = 255 * torch.rand(x.shape, generator=generator, device=x.device)
+    return torch.where(erased, noise, x)
+
+
+def find_interval(count: int, begin: Float[Tensor, " B"], length: Float[Tensor, " B"]) -> Bool[Tensor, "B N"]:
+    """Which of `count` equally wide pixels have their middle in intervals of the range 0 to 1."""
+    middle = (torch.arange(count, device=begin.device) + 0.5) / count
+    return (middle >= begin[:, None]) & (middle < (begin + length)[:, None])
 
 
 def apply_color_operation(

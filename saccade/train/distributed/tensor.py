@@ -28,7 +28,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.utils import parametrize
 
-from saccade.config.protocols import Capabilities, TensorPlan
+from saccade.config.protocols import Capabilities, TensorPlan, get_tensor_plan
 from saccade.errors import SaccadeError
 from saccade.layers.attention import backends
 from saccade.layers.attention.masks import Band, Mask
@@ -117,12 +117,6 @@ def reduce_partial_gradients(parameters: Iterable[nn.Parameter]) -> None:
 
 
 # ---- plans of modules
-
-
-def get_tensor_plan(module: nn.Module) -> TensorPlan:
-    """The plan that a module declares; empty without a declaration."""
-    declared: TensorPlan = getattr(module, "tensor_plan", TensorPlan())
-    return declared
 
 
 def list_styles(model: Model, stream: Placement) -> dict[str, ParallelStyle]:

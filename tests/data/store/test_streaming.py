@@ -7,6 +7,7 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -31,7 +32,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TEXTS = [f"{LETTERS[i % 26]}{LETTERS[i // 26]} " * (1 + i % 9) for i in range(60)]
 
 
-def recipe(folder: Path, *, task: str = "write", tokenizer: dict[str, Any] | None = None, **data: Any) -> Any:
+def recipe(folder: Path | str, *, task: str = "write", tokenizer: dict[str, Any] | None = None, **data: Any) -> Any:
     values = {
         "task": task,
         "data": {"train": [[str(folder)]], "stream": True, "buffer": 16, "max_length": 8, **data},
@@ -53,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def open_stream(folder: Path, tmp_path: Path, **data: Any) -> tuple[PreparedData, DocumentStream]:
+def open_stream(folder: Path | str, tmp_path: Path, **data: Any) -> tuple[PreparedData, DocumentStream]:
     prepared = prepare(recipe(folder, **data), cache=tmp_path / "cache", report=lambda text: None)
     assert isinstance(prepared.train, DocumentStream)
     return prepared, prepared.train
@@ -249,6 +250,33 @@ def test_resuming_reads_nothing_before_its_place(shards: Path, tmp_path: Path, m
     assert [rows_of(next(other)) for _ in range(10)] == following
     texts = [json.loads(line)["text"] for line in lines[:10]]
     assert texts == TEXTS[30:40]
+
+
+@pytest.mark.parametrize("protocol", ["memory", "file"])
+def test_shards_by_url_are_shared_and_resumed_like_local_ones(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
+    pytest.importorskip("upath")
+    url, files = f"{protocol}://{shards}", fsspec.filesystem(protocol)
+    if protocol == "memory":
+        for path in shards.iterdir():
+            files.pipe(f"{shards}/{path.name}", path.read_bytes())
+    [alone] = open_ranks(open_stream(shards, tmp_path, buffer=3)[1], 1)
+    expected = [take_steps([alone], 9), take_steps([alone], 3)]
+    train, read, count = open_stream(url, tmp_path, buffer=3)[1], Counter[str](), ranges.count_bytes
+    monkeypatch.setattr(
+        ranges, "count_bytes", lambda *args: (read.update(bytes=len(line)) or line for line in count(*args))
+    )
+    two = open_ranks(train, 2)
+    assert take_steps(two, 9) == expected[0]
+    before = read["bytes"]
+    state = json.loads(json.dumps(merge_states([stream.state() for stream in two])))
+    read.clear()
+    four = open_ranks(train, 4)
+    for stream in four:
+        stream.restore(state)
+    assert take_steps(four, 3) == expected[1]
+    assert 0 < read["bytes"] < before / 2, "it seeks to its place"
 
 
 def test_a_position_of_an_older_version_is_found_by_its_number_of_documents(folder: Path, tmp_path: Path) -> None:
