@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -16,6 +17,7 @@ from saccade.data.store.arrays import Store
 NUM_EXAMPLES = 3
 MAX_CELL_CHARACTERS = 60  # of each cell of an example
 MAX_LABELS = 10  # whose numbers are shown
+FRACTION = re.compile(r"[-+]?\d*\.?\d+(e[-+]?\d+)?", re.IGNORECASE)
 MAX_CORPORA = 5  # that are described
 
 
@@ -66,7 +68,12 @@ def describe_labels(splits: Sequence[CorpusSplit], counts: Mapping[str, int]) ->
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     shown = ", ".join(f"{_shorten(label)} ({count:,})" for label, count in ordered[:MAX_LABELS])
     more = f", and {len(ordered) - MAX_LABELS:,} others" if len(ordered) > MAX_LABELS else ""
-    return [f"labels: {shown}{more}"]
+    lines = [f"labels: {shown}{more}"]
+    if any("." in label for label in counts) and all(map(FRACTION.fullmatch, counts)):
+        lines.append(
+            "  these are numbers, and each is learned as a class; writer.kind=number train.metric=pearson learns them as numbers"
+        )
+    return lines
 
 
 def _describe_corpus(split: CorpusSplit, columns: Sequence[str], title: str) -> list[str]:

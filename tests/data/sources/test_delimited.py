@@ -200,3 +200,13 @@ def test_the_text_and_the_label_are_suggested(tmp_path):
     path = write(tmp_path, "a.csv", "user,date,review,rating\nu1,2020,a long text about a film,3\n")
     with pytest.raises(SaccadeError, match="columns='review,rating'"):
         prepare_labels(path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "labels, is_noted", [(("0.5", "1.5", "-2"), True), (("0", "1", "2"), False), (("v1.0", "v2.0"), False)]
+)
+def test_fractions_as_labels_are_pointed_at(tmp_path, labels, is_noted):
+    """Ratings are learned as classes unless the recipe says otherwise; whole numbers usually are classes."""
+    rows = "".join(f"text {n},{labels[n % len(labels)]}\n" for n in range(30))
+    reported = prepare_labels(write(tmp_path, "a.csv", f"text,label\n{rows}"), tmp_path / "cache")
+    assert any("writer.kind=number train.metric=pearson learns them" in line for line in reported) == is_noted
