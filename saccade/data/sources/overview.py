@@ -18,6 +18,7 @@ NUM_EXAMPLES = 3
 MAX_CELL_CHARACTERS = 60  # of each cell of an example
 MAX_LABELS = 10  # whose numbers are shown
 FRACTION = re.compile(r"[-+]?\d*\.?\d+(e[-+]?\d+)?", re.IGNORECASE)
+REGRESSION = "writer.kind=number objectives.0.kind=regress train.metric=pearson"  # as overrides
 MAX_CORPORA = 5  # that are described
 
 
@@ -70,9 +71,7 @@ def describe_labels(splits: Sequence[CorpusSplit], counts: Mapping[str, int]) ->
     more = f", and {len(ordered) - MAX_LABELS:,} others" if len(ordered) > MAX_LABELS else ""
     lines = [f"labels: {shown}{more}"]
     if any("." in label for label in counts) and all(map(FRACTION.fullmatch, counts)):
-        lines.append(
-            "  these are numbers, and each is learned as a class; writer.kind=number train.metric=pearson learns them as numbers"
-        )
+        lines.append(f"  each of these numbers is learned as a class; to learn them as numbers: {REGRESSION}")
     return lines
 
 

@@ -8,6 +8,7 @@ from saccade.config.load import load
 from saccade.config.schema import Corpus, Data, Tokenizer
 from saccade.data.prepare import prepare
 from saccade.data.sources import labelled
+from saccade.data.sources.overview import REGRESSION
 from saccade.data.sources.pairs import read_pairs
 from saccade.errors import SaccadeError
 
@@ -209,4 +210,9 @@ def test_fractions_as_labels_are_pointed_at(tmp_path, labels, is_noted):
     """Ratings are learned as classes unless the recipe says otherwise; whole numbers usually are classes."""
     rows = "".join(f"text {n},{labels[n % len(labels)]}\n" for n in range(30))
     reported = prepare_labels(write(tmp_path, "a.csv", f"text,label\n{rows}"), tmp_path / "cache")
-    assert any("writer.kind=number train.metric=pearson learns them" in line for line in reported) == is_noted
+    assert any(REGRESSION in line for line in reported) == is_noted
+
+
+def test_the_settings_that_learn_numbers_are_a_recipe():
+    recipe = load("classify", overrides=REGRESSION.split())
+    assert (recipe.writer.kind, recipe.objectives[0].kind) == ("number", "regress")
