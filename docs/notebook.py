@@ -28,7 +28,7 @@ import numpy as np
 
 import saccade
 
-run = saccade.train("dates", tiny=True, run="dates")
+run = saccade.train("dates", tiny=True, run="dates", overwrite=True)
 run.predict(["Tuesday, 5 March 1024", "14 juillet 1789", "3 сентября 1812 г."])""",
     ),
     (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -149,6 +150,10 @@ def check_overrides(words: Sequence[str]) -> list[str]:
     """Raise unless every argument has the form `key=value`; return them as a list."""
     for word in words:
         if not is_override(word):
+            if Path(word).exists():
+                raise SaccadeError(
+                    f"unexpected file '{word}'; a further corpus has an option of its own: --data {word}"
+                )
             raise SaccadeError(f"unexpected argument '{word}'; expected key=value, such as train.steps=2000")
     return list(words)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,6 +20,7 @@ from saccade.runs import find_run
 from saccade.score import MAX_EMBEDDED_PAIRS
 
 if TYPE_CHECKING:
+    from saccade.config.schema import Corpus
     from saccade.predict.predictors.predictor import Predictor
     from saccade.score.evaluate import Evaluation
     from saccade.score.result import Result
@@ -70,6 +72,12 @@ Metric = Annotated[
         "accuracy, f1, matthews, pearson, spearman; your own: --plugin.",
     ),
 ]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        "--columns", metavar="NAMES", help="Columns of --data, such as english,german; by number without a header."
+    ),
+]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")]
 Latex = Annotated[bool, typer.Option("--latex", help="Print a LaTeX table.")]
 
@@ -78,6 +86,7 @@ def evaluate(  # noqa: PLR0913  # the options of a command are its parameters
     run: OptionalRun = None,
     overrides: DecodingOverrides = [],  # noqa: B006  # typer copies it
     data: Data = [],  # noqa: B006
+    columns: Columns = None,
     hyp: Hyp = None,
     ref: Ref = None,
     lowercase: Lowercase = False,
@@ -101,13 +110,16 @@ def evaluate(  # noqa: PLR0913  # the options of a command are its parameters
     else:
         predictor = load_predictor(run.split(","), engine=engine, precision=precision, plugins=plugin)
         if prompt is not None:
+            if columns is not None:
+                raise SaccadeError("--columns is not for --template, which names columns itself; leave it out")
             result = evaluate_tasks(
                 predictor, prompt, data, overrides, options=options, metrics=names, lowercase=lowercase
             )
         else:
+            name = run.split(",")[0]
             result = score_run(
-                predictor, run.split(",")[0], data, check_overrides(overrides), metrics=names, lowercase=lowercase,
-                keep_outputs=output is not None,
+                predictor, choose_data(name, data, columns, predictor.recipe.kinds), check_overrides(overrides),
+                metrics=names, lowercase=lowercase, keep_outputs=output is not None,
             )  # fmt: skip
             report_truncated(result.truncated_lengths, len(result.hypotheses), predictor.recipe)
     if output is not None:
@@ -118,6 +130,7 @@ def evaluate(  # noqa: PLR0913  # the options of a command are its parameters
 def compare(
     runs: Runs,
     data: Data = [],  # noqa: B006
+    columns: Columns = None,
     metric: Metric = None,
     markdown: Markdown = False,
     latex: Latex = False,
@@ -131,7 +144,9 @@ def compare(
     for name in runs:
         if is_override(name) and not find_run(name).exists():
             raise SaccadeError(f"compare takes no settings, got '{name}'; each run is decoded with its own")
-    comparison = compare_runs(runs, parse_corpora(data), metric=metric, kinds=load_plugins(*plugin))
+    kinds = load_plugins(*plugin)
+    chosen = choose_data(runs[0], data, columns, kinds) if data else None
+    comparison = compare_runs(runs, chosen, metric=metric, kinds=kinds)
     if as_json:
         print(json.dumps(comparison.to_dict(), indent=2))
     elif markdown or latex:
@@ -154,26 +169,34 @@ def score_files(
 
 def score_run(
     predictor: Predictor,
-    name: str,
-    data: Sequence[str],
+    corpora: Sequence[Corpus],
     overrides: Sequence[str],
     *,
     metrics: Sequence[str] | None,
     lowercase: bool,
     keep_outputs: bool,
 ) -> Result:
-    from saccade.data.sources.given import to_corpora
     from saccade.score.evaluate import evaluate_corpora
-    from saccade.score.pairs import choose_corpora
 
-    decoding = build_decoding(predictor.recipe, overrides)
-    chosen = choose_corpora(find_run(name), to_corpora(parse_corpora(data)), predictor.recipe.kinds)
     return evaluate_corpora(
         predictor,
-        chosen,
+        corpora,
         metrics=metrics,
         lowercase=lowercase,
-        decoding=decoding,
+        decoding=build_decoding(predictor.recipe, overrides),
         synthetic_count=MAX_EMBEDDED_PAIRS,
         keep_token_scores=keep_outputs,
     )
+
+
+def choose_data(run: str, data: Sequence[str], columns: str | None, kinds: Kinds) -> list[Corpus]:
+    """Choose the corpora to score a run on, and print which columns of the given tables are read."""
+    from saccade.data.sources.given import to_corpora
+    from saccade.score.pairs import choose_corpora, describe_columns
+
+    if columns is not None and not data:
+        raise SaccadeError("--columns names the columns of a file that is given by --data")
+    chosen = choose_corpora(find_run(run), to_corpora(parse_corpora(data), columns), kinds)
+    for line in describe_columns(find_run(run), chosen, kinds) if data else ():
+        print(line, file=sys.stderr)
+    return chosen

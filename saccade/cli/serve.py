@@ -17,6 +17,7 @@ from saccade.errors import SaccadeError
 from saccade.extras import get_install_command
 
 REQUIRED_PACKAGES = ("fastapi", "uvicorn", "prometheus-client")
+MAX_EXAMPLE_CHARACTERS = 80  # of the input in the command that is printed
 FORM_PACKAGE = "python-multipart"  # parses file uploads
 
 Runs = Annotated[
@@ -70,7 +71,7 @@ def serve(  # noqa: PLR0913  # the options of a command are its parameters
     from saccade.serve.server import bind, check_address, create_server, format_url, run_server
 
     check_address(host, token)
-    names, text = get_model_names(runs), "Two dogs are running ."
+    names, text = get_model_names(runs), "" if no_examples else choose_example(runs)
     limits = Limits(timeout=timeout, max_queue=queue, max_batch=batch, max_pixels=max_pixels * 1_000_000)
     max_body_bytes = None if max_body is None else max_body * 1000
     with bind(host, port) if workers == 1 else nullcontext() as listener:  # a port in use is reported at once
@@ -78,6 +79,7 @@ def serve(  # noqa: PLR0913  # the options of a command are its parameters
             from saccade.demo.dates import EXAMPLES, find_or_train_demo
 
             runs, names, text = [str(find_or_train_demo())], ["demo"], EXAMPLES[0]
+        text = text or "Two dogs are running ."
         if listener is None:
             from saccade.serve.workers import WorkerSettings, divide_limits, run_workers
 
@@ -105,6 +107,15 @@ def find_folders(run: str) -> list[str]:
     from saccade.runs import find_run
 
     return [str(find_run(name).absolute()) for name in run.split(",") if name]
+
+
+def choose_example(runs: Sequence[str]) -> str:
+    """Choose an input for the command that is printed: a short validation example of the first run; or none."""
+    from saccade.runs import find_run, read_examples
+
+    first = find_run(runs[0].split(",")[0]) if runs else None
+    texts = [item.get("input", "") for item in (read_examples(first) if first else [])]
+    return next((text for text in texts if 0 < len(text) <= MAX_EXAMPLE_CHARACTERS and text.isprintable()), "")
 
 
 def print_start(names: Sequence[str], url: str, text: str, token: str, form_fields: Sequence[str]) -> None:

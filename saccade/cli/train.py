@@ -115,7 +115,19 @@ def parse_validation(valid: list[str]) -> tuple[list[list[str]] | None, list[str
         [[text]] = files
         return None, [f"data.valid={float(text)}"]
     except ValueError:
+        if shares := [one[0] for one in files if len(one) == 1 and is_number(one[0])]:
+            raise SaccadeError(
+                f"--valid names files, or one share of the training data to hold out; got {shares[0]} and more"
+            ) from None
         return files or None, []
+
+
+def is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def demo(name: DemoName = "dates", run: RunName = None, seed: Seed = 1, list_demos: ListDemos = False) -> None:

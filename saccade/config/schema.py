@@ -64,7 +64,7 @@ from saccade.config.stacks import (
     TransformerStack,
     WriterStack,
 )
-from saccade.config.table import Count, Share, Table
+from saccade.config.table import Count, Share, ShortList, Table
 from saccade.config.task import Task, TaskByName, get_task
 from saccade.config.training import (
     Average,
@@ -221,9 +221,9 @@ class Corpus(Table):
     files: Annotated[tuple[str, ...], Field(min_length=1, max_length=2)]
     """Path of the data, or of source and target as two line-aligned files; OWNER/NAME is a data set of the Hugging
     Face Hub, `embedded:NAME` is generated data."""
-    columns: Annotated[tuple[str, ...], Field(min_length=1, max_length=3)] | None = None
-    """Names of the columns to use: source and target, text and label, or file, question and answer. None: chosen by
-    their usual names."""
+    columns: Annotated[Annotated[tuple[str, ...], Field(min_length=1, max_length=3)] | None, ShortList] = None
+    """Names of the columns to use: source and target, text and label, or file, question and answer; "source,target" is
+    short for a list. None: chosen by their usual names."""
     split: str = "train"
     """Split of a Hub data set, such as train or validation."""
     weight: Annotated[float, Field(gt=0)] = 1.0

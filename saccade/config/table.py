@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from saccade.config.renames import rename_keys
 
@@ -32,6 +32,19 @@ MAX_COUNT = 10**9
 Count = Annotated[int, Field(ge=1), AfterValidator(check_count)]
 Repeats = Annotated[int, Field(ge=1, le=10_000)]  # modules or passes, one after the other
 BeamSize = Annotated[int, Field(ge=1, le=10_000)]
+
+
+def split_names(value: Any) -> Any:
+    """Split "a,b" into names, which needs no quotes in a shell; and [a,b], of which a shell has taken the quotes."""
+    if isinstance(value, int) and not isinstance(value, bool):  # the number of a column
+        return (str(value),)
+    if not isinstance(value, str):
+        return value
+    inner = value[1:-1] if value.startswith("[") and value.endswith("]") else value
+    return tuple(name.strip() for name in inner.split(",") if name.strip())
+
+
+ShortList = BeforeValidator(split_names)
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 StartToken = Literal["own", "pad", "end"] | Annotated[int, Field(ge=4)]  # ids below are special tokens
 

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from saccade.config.kinds import ByKind, Custom, OwnKind, get_user_kinds
 from saccade.config.metric import get_metric
-from saccade.config.table import Count, ObjectiveTraits, PartTraits, Share, Table
+from saccade.config.table import Count, ObjectiveTraits, PartTraits, Share, ShortList, Table
 from saccade.errors import SaccadeError
 
 if TYPE_CHECKING:
@@ -595,7 +595,7 @@ class Train(Table):
     """Initialization of weights."""
     lora: Lora | None = None
     """Fine-tune low-rank additions instead of all weights. None: all weights are trained."""
-    loggers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ()
+    loggers: Annotated[tuple[Literal["tensorboard", "wandb", "mlflow"], ...], ShortList] = ()
     """Programs that get the recipe, losses, validation scores and learning rates, beside metrics.jsonl of the run:
     TensorBoard, Weights & Biases (wandb) and MLflow. Each needs its package and writes to the folder of the run;
     nothing leaves the machine unless WANDB_MODE=online or MLFLOW_TRACKING_URI is set. Several as "tensorboard,wandb".
@@ -614,12 +614,6 @@ class Train(Table):
         for name in self.loggers:
             if importlib.util.find_spec(name) is None:
                 raise SaccadeError(f"train.loggers={name} needs the package {name}: pip install 'saccade[{name}]'")
-
-    @field_validator("loggers", mode="before")
-    @classmethod
-    def _split_names(cls, value: Any) -> Any:
-        """`loggers = "tensorboard,wandb"` is short for a list, which shells would need quotes for."""
-        return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
 
     @field_validator("metric")
     @classmethod

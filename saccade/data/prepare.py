@@ -356,7 +356,9 @@ def _explain_no_rows(store: Store, splits: list[CorpusSplit], settings: encode.E
         return SaccadeError(f"no {noun} is left: {'; '.join(notes)}; raise data.max_length or look at the files")
     names = ", ".join(split.name for split in splits)
     if splits[0].heldout:
-        return SaccadeError(f"data.valid = {splits[0].share} holds out no {noun}; raise it (data: {names})")
+        return SaccadeError(
+            f"data.valid = {splits[0].share} holds out no {noun}; raise it, or give files: --valid (data: {names})"
+        )
     return SaccadeError(f"there is no {noun} in {names}; expected at least one; is it the right data set and split?")
 
 

@@ -24,6 +24,7 @@ def evaluate(
     run: str | Path | Predictor,
     data: Files | None = None,
     *,
+    columns: Sequence[str] | str | None = None,
     metrics: Sequence[str] | str | None = None,
     lowercase: bool = False,
     kinds: Mapping[str, Any] | None = None,
@@ -32,13 +33,14 @@ def evaluate(
 ) -> Result:
     """Score a run on test data, or on its validation data where none is given.
 
-    `data` is one file, two line-aligned files, or a list of these. `metrics` are names, "bleu,chrf" or a list;
-    default: those of the task. Other keywords are decoding settings, such as `beam=5`.
+    `data` is one file, two line-aligned files, or a list of these; `columns` are those of a file with columns,
+    "source,target" or a list. `metrics` are names, "bleu,chrf" or a list; default: those of the task. Other keywords
+    are decoding settings, such as `beam=5`.
     """
     predictor = run if isinstance(run, Predictor) else Predictor.load(find_run(run), kinds=kinds, device=device)
     return evaluate_corpora(
         predictor,
-        choose_corpora(predictor.path, to_corpora(data), predictor.recipe.kinds),
+        choose_corpora(predictor.path, to_corpora(data, columns), predictor.recipe.kinds),
         metrics=metrics.split(",") if isinstance(metrics, str) else metrics,
         lowercase=lowercase,
         decoding=change_decoding(predictor.recipe, settings) if settings else None,
@@ -50,6 +52,7 @@ def compare(
     runs: Sequence[str | Path | Predictor],
     data: Files | None = None,
     *,
+    columns: Sequence[str] | str | None = None,
     metric: str | None = None,
     kinds: Mapping[str, Any] | None = None,
     device: str = "auto",
@@ -60,7 +63,7 @@ def compare(
     """
     folders = [run.path if isinstance(run, Predictor) else find_run(run) for run in runs]
     check_comparable(folders, kinds=kinds)
-    pairs = read_test_pairs(folders[0], to_corpora(data), kinds) if folders else []
+    pairs = read_test_pairs(folders[0], to_corpora(data, columns), kinds) if folders else []
     return compare_runs(folders, pairs, metric=metric, kinds=kinds, device=device)
 
 

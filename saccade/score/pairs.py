@@ -8,8 +8,10 @@ from typing import Any
 from saccade.config.load import load
 from saccade.config.schema import Corpus, Recipe
 from saccade.data.sources import labelled, table
+from saccade.data.sources.columns import UnclearColumnsError
 from saccade.data.sources.documents import read_documents
 from saccade.data.sources.labelled import read_labelled
+from saccade.data.sources.overview import format_columns_read
 from saccade.data.sources.own_format import inherit_format
 from saccade.data.sources.pairs import limit_embedded_examples, read_pairs
 from saccade.data.tokenization.text_pairs import join_texts
@@ -33,6 +35,15 @@ def choose_corpora(run: Path, given: Sequence[Corpus], kinds: Mapping[str, Any] 
         files = "FOLDER" if recipe is not None and recipe.reader.medium else "SRC REF"
         raise SaccadeError(f"'{run}' has no validation files of its own; give --data {files}")
     return chosen
+
+
+def describe_columns(run: Path, corpora: Sequence[Corpus], kinds: Mapping[str, Any] | None) -> list[str]:
+    """Say which columns of each table are read; raise with the option that names them where that is not clear."""
+    recipe = load_recipe_of_run(run, kinds=kinds)
+    try:
+        return [] if recipe is None else format_columns_read([recipe.task.build_split(recipe, one) for one in corpora])
+    except UnclearColumnsError as error:
+        raise error.for_scoring() from None
 
 
 def load_recipe_of_run(run: str | Path, *, kinds: Mapping[str, Any] | None = None) -> Recipe | None:

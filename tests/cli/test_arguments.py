@@ -55,6 +55,13 @@ def test_overrides_must_be_key_and_value():
         check_overrides(["train.steps=3", "extra"])
 
 
+def test_a_file_too_many_is_answered_with_the_option_for_a_further_corpus(tmp_path):
+    path = tmp_path / "b.tsv"
+    path.touch()
+    with pytest.raises(SaccadeError, match=f"a further corpus has an option of its own: --data {path}$"):
+        check_overrides([str(path)])
+
+
 def test_texts_and_settings_are_distinguished():
     words = ["x = 3", "beam=4", "predict.top_k=2", "1+1=2", "a sentence", "prefix=Das ist"]
     assert split_overrides(words) == (["x = 3", "1+1=2", "a sentence"], ["beam=4", "predict.top_k=2", "prefix=Das ist"])

@@ -41,6 +41,26 @@ def run(cli, tmp_path):
     return "v"
 
 
+def test_examples_show_which_folder_is_the_label(cli, tmp_path):
+    colours(tmp_path / "data/a")
+    colours(tmp_path / "data/b")
+    result = cli("train", "vit", "--data", "data", "--run", "n", *QUICK, *SMALL, "train.epochs=none", "train.steps=1")
+    assert "a/blue/1.png | a" in result.err
+
+
+def test_a_table_beside_a_single_folder_of_pictures_is_pointed_at(cli, tmp_path):
+    (tmp_path / "data").mkdir()
+    colours(tmp_path / "images")
+    (tmp_path / "images/red").rename(tmp_path / "data/images")
+    (tmp_path / "data/labels.csv").write_text("file_name,label\n0.png,a\n")
+    result = cli("train", "vit", "--data", "data", "--run", "n", *QUICK, *SMALL)
+    assert (result.code, result.err) == (
+        2,
+        "error: data has no folders of classes, but a table, labels.csv; if it has the labels, give it second: "
+        "--data data data/labels.csv\n",
+    )
+
+
 def test_train_resume_predict_evaluate_and_view(cli, run, tmp_path):
     assert cli("train", "--resume", run, "train.steps=6").code == 0
     one, folder = tmp_path / "data/red/0.png", tmp_path / "data/blue"

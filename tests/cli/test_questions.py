@@ -101,7 +101,7 @@ def test_columns_may_have_other_names_and_a_missing_one_is_reported(cli, tmp_pat
     assert result.code == 2
     assert "metadata.jsonl:1" in result.err
     assert "question" in result.err and result.err.count("\n") == 1
-    named = """data.train.0.columns='["file_name", "asked", "said"]'"""
+    named = "data.train.0.columns='file_name,asked,said'"
     assert f"set {named}" in result.err
     result = cli(*train, "--data", "data", named.replace("'", ""))
     assert result.code == 0

@@ -55,6 +55,35 @@ def test_a_run_is_scored_with_its_speed(cli, run, files, tmp_path):
     assert (tmp_path / "out.txt").read_text().split() == cli("predict", run, "--input", "a.src", "beam=2").out.split()
 
 
+@pytest.fixture
+def table(tmp_path, pairs):
+    """A table of the pairs, target first, with two columns more."""
+    rows = "".join(f"{n},{target},{source},x\n" for n, (source, target) in enumerate(pairs))
+    (tmp_path / "t.csv").write_text(f"id,German,English,note\n{rows}")
+    return "t.csv"
+
+
+def test_columns_of_test_data_are_named_where_they_are_not_clear(cli, run, files, table):
+    for command in ("evaluate", "compare"):
+        refused = cli(command, run, "--data", table)
+        assert refused.code == 2
+        assert "which of the columns id, German, English, note are the source and the target?" in refused.err
+        assert "name them: --columns 'German,English', or call them source and target" in refused.err
+    named = cli("evaluate", run, "--data", table, "--columns", "English,German", "--json")
+    assert named.err.startswith('data t.csv: source = column "English", target = column "German"\n')
+    assert json.loads(named.out)["scores"] == json.loads(cli("evaluate", run, "--data", *files, "--json").out)["scores"]
+    turned = cli("evaluate", run, "--data", table, "--columns", "German,English", "--json")
+    assert json.loads(turned.out)["scores"] != json.loads(named.out)["scores"]
+    assert cli("compare", run, "--data", table, "--columns", "English,German").code == 0
+
+
+def test_columns_without_a_table_are_refused(cli, run):
+    assert (
+        cli("evaluate", run, "--columns", "a,b").err
+        == "error: --columns names the columns of a file that is given by --data\n"
+    )
+
+
 def test_truncated_outputs_are_reported_and_counted(cli, run, files):
     result = cli("evaluate", run, "--data", *files, "beam=1", "max_length=2", "min_length=1", "--json")
     cut = json.loads(result.out)["cut"]

@@ -1,10 +1,12 @@
 """`saccade serve` before it starts to serve: argument checks and choice of the model."""
 
 import importlib.util
+import json
 import socket
 
 import pytest
 
+from saccade.cli.serve import choose_example
 from saccade.demo import dates as demo
 from saccade.extras import get_install_command
 from saccade.runs import RunEntry
@@ -50,6 +52,20 @@ def test_a_host_that_is_not_there_is_reported(cli, run):
 def test_an_infinite_timeout_is_refused(cli, run):
     result = cli("serve", run, "--timeout", "inf", "--port", 0)
     assert (result.code, "--timeout" in result.err) == (2, True)
+
+
+def test_the_printed_command_has_an_example_of_the_run(tmp_path):
+    """The first one that a terminal shows in a line; none of files and of runs without examples."""
+    examples = [
+        {"file": "a.png"},
+        {"input": "long " * 40},
+        {"input": "two\nlines"},
+        {"input": "4 juin"},
+        {"input": "x"},
+    ]
+    (tmp_path / "examples.json").write_text(json.dumps(examples))
+    assert choose_example([f"{tmp_path},other", "more"]) == "4 juin"
+    assert choose_example([str(tmp_path / "none")]) == choose_example([]) == ""
 
 
 def test_a_folder_that_is_no_run_is_reported(cli, tmp_path):

@@ -65,6 +65,10 @@ def test_resume_needs_no_recipe_and_may_have_overrides(cli, train_arguments):
             ("transformer", "--tiny", "train.stepz=3"),
             "recipe 'transformer': train.stepz: unknown key; did you mean 'steps'?",
         ),
+        (
+            ("dates", "--valid", "0.1", "--valid", "0.2"),
+            "--valid names files, or one share of the training data to hold out; got 0.1 and more",
+        ),
         (("dates", "--valid", "7"), "recipe 'dates': data.valid: expected less than 1.0, got 7.0"),
     ],
 )

@@ -59,6 +59,7 @@ def test_cells_run(maker, notebook, tmp_path, monkeypatch):
     monkeypatch.delenv("SACCADE_RUNS", raising=False)
     monkeypatch.setattr(saccade, "train", train, raising=False)
     names: dict[str, Any] = {}
+    maker.run_cell("".join(notebook["cells"][1]["source"]), names)  # which works a second time below
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
             outputs = maker.run_cell("".join(cell["source"]), names)

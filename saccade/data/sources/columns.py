@@ -20,6 +20,7 @@ USUAL_NAMES = """
     deutsch englisch français español ar cs da de el en es fa fi fr he hi hu id it ja ko nl no pl pt ro ru sv tr uk vi
     zh"""  # of columns of pairs
 MAX_NAME_CHARACTERS, MAX_NAME_WORDS = 40, 4  # of the name of a column; longer cells are texts
+SIMPLE_NAME = re.compile(r"[\w.-]+")
 SENTENCE_END = re.compile(r".*\w\s*[.!?…。！？]", re.DOTALL)
 
 
@@ -27,13 +28,23 @@ class UnclearColumnsError(SaccadeError):
     """Which columns of a corpus are meant is not clear; `example` are columns that could be."""
 
     def __init__(self, before: str, example: Sequence[str], after: str = "") -> None:
-        self.before, self.after = before, after
-        self.example = json.dumps(list(example), ensure_ascii=False)
-        super().__init__(f"{before} columns = {self.example} in a recipe{after}")
+        self.before, self.after, self.example = before, after, list(example)
+        super().__init__(f"{before} columns = {json.dumps(self.example, ensure_ascii=False)} in a recipe{after}")
 
     def with_option(self, key: str) -> SaccadeError:
         """Return the error with the option of the command line that names the columns of the corpus `key`."""
-        return SaccadeError(f"{self.before} {key}.columns={shlex.quote(self.example)}{self.after}")
+        return SaccadeError(f"{self.before} {key}.columns={format_columns(self.example)}{self.after}")
+
+    def for_scoring(self) -> SaccadeError:
+        """Return the error with the option of `saccade evaluate` and `compare` that names the columns."""
+        return SaccadeError(f"{self.before} --columns {format_columns(self.example)}{self.after}")
+
+
+def format_columns(names: Sequence[str]) -> str:
+    """Columns as a shell takes them: 'German,English', or a list with quotes where a name has spaces or the like."""
+    if all(map(SIMPLE_NAME.fullmatch, names)):
+        return f"'{','.join(names)}'"
+    return shlex.quote(json.dumps(list(names), ensure_ascii=False))
 
 
 def is_index(name: str) -> bool:

@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from saccade.config.schema import Corpus
+from saccade.config.table import split_names
 from saccade.errors import SaccadeError
 
 Files = str | Path | Corpus | Sequence[str | Path] | Sequence[Sequence[str | Path] | Corpus]
 
 
-def to_corpora(files: Any) -> tuple[Corpus, ...]:
-    """Convert one file, two line-aligned files, or a list of these to corpora; None are none."""
+def to_corpora(files: Any, columns: Sequence[str] | str | None = None) -> tuple[Corpus, ...]:
+    """Convert one file, two line-aligned files, or a list of these to corpora; None are none.
+
+    `columns` are those of each file with columns, as a list or as "source,target".
+    """
     if files is None:
         return ()
     check_are_files(files)
@@ -26,7 +30,13 @@ def to_corpora(files: Any) -> tuple[Corpus, ...]:
             raise SaccadeError(
                 f"a corpus is one file or two line-aligned files, got {len(item)}: {', '.join(map(str, item))}"
             )
-    return tuple(item if isinstance(item, Corpus) else Corpus(files=tuple(map(str, item))) for item in files)
+    names = split_names(columns) or None
+    return tuple(
+        item
+        if isinstance(item, Corpus)
+        else Corpus(files=tuple(map(str, item)), columns=names if len(item) == 1 else None)
+        for item in files
+    )
 
 
 def check_are_files(given: Any) -> None:

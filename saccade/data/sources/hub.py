@@ -107,7 +107,12 @@ def load_split(name: str, split: str, *, stream: bool = False) -> Any:
             splits = datasets.load_dataset(path, configuration or None, **({"streaming": True} if stream else {}))
     except Exception as error:  # of many libraries: network, files, formats
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise SaccadeError(f"data set {name!r} cannot be loaded ({reason}); expected a Hub name or a folder") from None
+        expected = "expected a Hub name or a folder"
+        if folder.is_dir():
+            files = sorted(str(one) for one in folder.iterdir() if one.is_file() and not one.name.startswith("."))
+            listed = f", such as {' '.join(files[:2])}" if files else ""
+            expected = f"of a folder that is no data set, give the files{listed}"
+        raise SaccadeError(f"data set {name!r} cannot be loaded ({reason}); {expected}") from None
     if not isinstance(splits, Mapping):
         return splits
     if split not in splits:

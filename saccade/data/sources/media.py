@@ -224,7 +224,13 @@ def _read_files_only(root: Path, medium: str, suffixes: Suffixes, name: str) -> 
 
 
 def _read_class_folders(root: Path, suffixes: tuple[str, ...], name: str) -> Iterator[Row]:
-    number = 0
+    number, folders = 0, [one for one in root.iterdir() if one.is_dir() and not one.name.startswith(".")]
+    tables = [one for one in sorted(root.iterdir()) if table.get_format(one) and one.is_file()]
+    if tables and len(folders) < 2:
+        raise SaccadeError(
+            f"{name} has no folders of classes, but a table, {tables[0].name}; if it has the labels, give it second: "
+            f"--data {name} {tables[0]}"
+        )
     for path in find_files(root, suffixes):
         names = path.relative_to(root).parts
         if len(names) > 2 and names[0].lower() in SPLIT_NAMES:

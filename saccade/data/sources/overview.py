@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -16,6 +17,8 @@ from saccade.data.store.arrays import Store
 NUM_EXAMPLES = 3
 MAX_CELL_CHARACTERS = 60  # of each cell of an example
 MAX_LABELS = 10  # whose numbers are shown
+FRACTION = re.compile(r"[-+]?\d*\.?\d+(e[-+]?\d+)?", re.IGNORECASE)
+REGRESSION = "writer.kind=number objectives.0.kind=regress train.metric=pearson"  # as overrides
 MAX_CORPORA = 5  # that are described
 
 
@@ -38,6 +41,14 @@ def describe_corpora(splits: Sequence[CorpusSplit], *, title: str, key: str) -> 
     return [*lines, f"and {count - MAX_CORPORA:,} more"] if count > MAX_CORPORA else lines
 
 
+def format_columns_read(splits: Sequence[CorpusSplit], *, title: str = "data") -> list[str]:
+    """Return a line for each corpus that is a table, with the columns that are read."""
+    found = [(split, split.find_columns()) for split in splits if not split.name.startswith(EMBEDDED_PREFIX)]
+    return [
+        f"{title} {' and '.join(split.corpus.files)}{_format_columns(split, names)}" for split, names in found if names
+    ]
+
+
 def format_sizes(store: Store, splits: Sequence[CorpusSplit], *, title: str) -> list[str]:
     """Return a line with the number of rows of each corpus, without those that were dropped."""
     if all(split.name.startswith(EMBEDDED_PREFIX) for split in splits):
@@ -58,7 +69,10 @@ def describe_labels(splits: Sequence[CorpusSplit], counts: Mapping[str, int]) ->
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     shown = ", ".join(f"{_shorten(label)} ({count:,})" for label, count in ordered[:MAX_LABELS])
     more = f", and {len(ordered) - MAX_LABELS:,} others" if len(ordered) > MAX_LABELS else ""
-    return [f"labels: {shown}{more}"]
+    lines = [f"labels: {shown}{more}"]
+    if any("." in label for label in counts) and all(map(FRACTION.fullmatch, counts)):
+        lines.append(f"  each of these numbers is learned as a class; to learn them as numbers: {REGRESSION}")
+    return lines
 
 
 def _describe_corpus(split: CorpusSplit, columns: Sequence[str], title: str) -> list[str]:
@@ -66,14 +80,19 @@ def _describe_corpus(split: CorpusSplit, columns: Sequence[str], title: str) -> 
     cells = split.name_cells(len(examples[0]) - 1) if examples else ()
     files = split.corpus.files
     if columns:
-        names = [column if column.isdecimal() else json.dumps(column, ensure_ascii=False) for column in columns]
-        read = f": {', '.join(f'{cell} = column {name}' for cell, name in zip(cells, names, strict=False))}"
+        read = _format_columns(split, columns)
     elif len(files) == len(cells) == 2 and split.media_reader is None:
         read = f": {', '.join(f'{cell} = {file}' for cell, file in zip(cells, files, strict=True))}"
     else:
         read = f": {', '.join(cells)}" if cells else ""
     shown = [f"  {number}: {' | '.join(_format_cells(split, row))}" for number, *row in examples]
     return [f"{title} {' and '.join(files)}{read}", *shown, *_describe_foreign_files(split)]
+
+
+def _format_columns(split: CorpusSplit, columns: Sequence[str]) -> str:
+    names = [column if column.isdecimal() else json.dumps(column, ensure_ascii=False) for column in columns]
+    cells = split.name_cells(len(columns))
+    return f": {', '.join(f'{cell} = column {name}' for cell, name in zip(cells, names, strict=False))}"
 
 
 def _describe_foreign_files(split: CorpusSplit) -> list[str]:
@@ -87,8 +106,13 @@ def _describe_foreign_files(split: CorpusSplit) -> list[str]:
 
 def _format_cells(split: CorpusSplit, row: Sequence[str]) -> list[str]:
     if split.media_reader is not None:
-        row = [Path(row[0]).name, *row[1:]]
+        row = [_name_in_folder(Path(row[0]), Path(split.name)), *row[1:]]
     return [_shorten(cell) for cell in row]
+
+
+def _name_in_folder(path: Path, folder: Path) -> str:
+    """The path of a file below the folder of its corpus, which shows of which subfolder its label is the name."""
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else path.name
 
 
 def _shorten(text: str) -> str:

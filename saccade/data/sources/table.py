@@ -313,6 +313,7 @@ def _choose_columns(
         raise SaccadeError(f"{where}: {_format_expected(names)}, got {len(named)}")
     if len(named) == len(names) and not any(map(is_index, named)):
         return tuple(named)
+    check_unique(named, named, where)
     question = "are the source and the target? name them:" if len(names) == 2 else "is the text? name it:"
     raise UnclearColumnsError(
         f"{where}: which of the columns {', '.join(available)} {question}",

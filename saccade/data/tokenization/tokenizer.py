@@ -293,6 +293,10 @@ class Tokenizers:
     def load(folder: Path) -> Tokenizers:
         if (folder / SOURCE_FILE).is_file() and (folder / TARGET_FILE).is_file():
             return Tokenizers(Tokenizer.load(folder / SOURCE_FILE), Tokenizer.load(folder / TARGET_FILE))
+        if not (folder / SHARED_FILE).is_file():
+            raise SaccadeError(
+                f"{folder / SHARED_FILE} not found; put it back: a run needs its tokenizer beside recipe and weights"
+            )
         both = Tokenizer.load(folder / SHARED_FILE)
         return Tokenizers(both, both, Labels.load(folder))
 

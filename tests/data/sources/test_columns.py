@@ -96,7 +96,7 @@ def test_validation_files_are_refused_with_their_own_option(write, make):
     path = write("a.csv", TABLES["a.csv"]())
     with pytest.raises(SaccadeError, match="or call them source and target$") as refused:
         make("embedded:copy-5", valid=(str(path),))
-    assert find_option(str(refused.value)) == 'data.valid.0.columns=["German", "English"]'
+    assert find_option(str(refused.value)) == "data.valid.0.columns=German,English"
 
 
 def test_a_file_that_no_option_names_is_refused_with_the_key_of_a_recipe(write):
@@ -127,7 +127,7 @@ def test_of_a_language_model_the_option_names_one_column(write, make):
     path = write("a.csv", "id,title,body\n1,x,y\n")
     with pytest.raises(SaccadeError) as refused:
         make(str(path), recipe="gpt2")
-    assert find_option(str(refused.value)) == 'data.train.0.columns=["title"]'
+    assert find_option(str(refused.value)) == "data.train.0.columns=title"
     assert "which of the columns id, title, body is the text?" in str(refused.value)
 
 
@@ -174,10 +174,10 @@ def test_numbered_columns_are_inherited_by_files_with_enough_of_them(write):
 
 
 LABEL_TABLES = {
-    "text,sentiment,date\na,good,2020\n": 'data.train.0.columns=["text", "sentiment"]',
-    "id,text,label,label_text\n1,a,0,bad\n": 'data.train.0.columns=["text", "label"]',
-    "text,label,date\na,yes,2020\n": 'data.train.0.columns=["text", "label"]',
-    "id,author,text,date,label\n1,x,a,2020,yes\n": 'data.train.0.columns=["text", "label"]',
+    "text,sentiment,date\na,good,2020\n": "data.train.0.columns=text,sentiment",
+    "id,text,label,label_text\n1,a,0,bad\n": "data.train.0.columns=text,label",
+    "text,label,date\na,yes,2020\n": "data.train.0.columns=text,label",
+    "id,author,text,date,label\n1,x,a,2020,yes\n": "data.train.0.columns=text,label",
 }
 
 
@@ -248,3 +248,22 @@ def test_of_many_corpora_the_first_ones_are_described(write, make):
     _, reported = make(*paths)
     assert sum(line.startswith("data /") for line in reported) == 5
     assert "and 2 more" in reported and reported[-1].endswith("2 of others")
+
+
+@pytest.mark.parametrize("given", ["German,English", "German, English", "[German,English]", "'German,English'"])
+def test_columns_are_given_without_the_quotes_of_a_list(write, given):
+    """[German,English] is what a shell makes of ["German","English"]."""
+    path = write("a.csv", TABLES["a.csv"]())
+    recipe = load("dates", overrides=[f"data.train=[{{files=['{path}']}}]", f"data.train.0.columns={given}"])
+    assert recipe.data.train[0].columns == ("German", "English")
+
+
+def test_a_single_column_may_be_a_number():
+    recipe = load("shakespeare", overrides=["data.train=[{files=['a.tsv']}]", "data.train.0.columns=2"])
+    assert recipe.data.train[0].columns == ("2",)
+
+
+def test_of_two_columns_with_one_name_neither_is_suggested(write):
+    path = write("a.csv", "text,text,label\na,b,c\n")
+    with pytest.raises(SaccadeError, match="two columns are called 'text'; give each a name of its own"):
+        read(path)

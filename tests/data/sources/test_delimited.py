@@ -8,6 +8,7 @@ from saccade.config.load import load
 from saccade.config.schema import Corpus, Data, Tokenizer
 from saccade.data.prepare import prepare
 from saccade.data.sources import labelled
+from saccade.data.sources.overview import REGRESSION
 from saccade.data.sources.pairs import read_pairs
 from saccade.errors import SaccadeError
 
@@ -177,7 +178,7 @@ def test_labels_tell_whether_the_first_line_is_a_header(tmp_path, name, first, m
     with pytest.raises(SaccadeError, match=message) as refused:
         prepare_labels(path, tmp_path)
     assert f"{path}:1: is this line a header?" in str(refused.value)
-    assert 'data.train.0.columns=["1", "2"],' in shlex.split(str(refused.value))
+    assert "data.train.0.columns=1,2," in shlex.split(str(refused.value))
     numbered = {"files": (path,), "columns": ("1", "2")}
     assert prepare_labels(numbered, tmp_path)[4].startswith("labels: ")
     named = {"files": (path,), "columns": tuple(first.split("\t" if name == "a.tsv" else ","))}
@@ -198,5 +199,20 @@ def test_one_number_in_two_spellings_is_refused_and_codes_are_not(tmp_path):
 
 def test_the_text_and_the_label_are_suggested(tmp_path):
     path = write(tmp_path, "a.csv", "user,date,review,rating\nu1,2020,a long text about a film,3\n")
-    with pytest.raises(SaccadeError, match=r"""columns='\["review", "rating"\]'"""):
+    with pytest.raises(SaccadeError, match="columns='review,rating'"):
         prepare_labels(path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "labels, is_noted", [(("0.5", "1.5", "-2"), True), (("0", "1", "2"), False), (("v1.0", "v2.0"), False)]
+)
+def test_fractions_as_labels_are_pointed_at(tmp_path, labels, is_noted):
+    """Ratings are learned as classes unless the recipe says otherwise; whole numbers usually are classes."""
+    rows = "".join(f"text {n},{labels[n % len(labels)]}\n" for n in range(30))
+    reported = prepare_labels(write(tmp_path, "a.csv", f"text,label\n{rows}"), tmp_path / "cache")
+    assert any(REGRESSION in line for line in reported) == is_noted
+
+
+def test_the_settings_that_learn_numbers_are_a_recipe():
+    recipe = load("classify", overrides=REGRESSION.split())
+    assert (recipe.writer.kind, recipe.objectives[0].kind) == ("number", "regress")

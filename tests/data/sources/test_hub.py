@@ -59,3 +59,10 @@ def test_a_data_set_that_cannot_be_loaded_is_one_line(tmp_path):
 def test_names_of_data_sets_are_distinguished_from_files(tmp_path):
     assert is_dataset("wmt14:de-en") and is_dataset("owner/name") and is_dataset(str(tmp_path))
     assert not is_dataset("train.tsv") and not is_dataset(str(tmp_path / "missing"))
+
+
+def test_of_a_folder_that_is_no_data_set_the_files_are_named(tmp_path):
+    for name in ("a.de", "a.en", ".hidden"):
+        (tmp_path / name).write_text("x\n")
+    with pytest.raises(SaccadeError, match=f"is no data set, give the files, such as {tmp_path}/a.de {tmp_path}/a.en$"):
+        list(read_pairs(Corpus(files=(str(tmp_path),))))

@@ -294,7 +294,7 @@ def test_a_file_that_is_no_tokenizer_is_named(tmp_path, content):
 
 
 def test_missing_files_are_named(tmp_path):
-    with pytest.raises(SaccadeError, match=r"tokenizer\.json not found"):
+    with pytest.raises(SaccadeError, match=r"tokenizer\.json not found; put it back: a run needs its tokenizer"):
         Tokenizers.load(tmp_path)
     with pytest.raises(
         SaccadeError, match=r'tokenizer.kind = "file" needs tokenizer.files with one tokenizer.json, .*, got 0'
