@@ -10,7 +10,7 @@ import campaign
 import execute
 import mutate
 import pytest
-from cases import Case, Generator
+from cases import SEEDS, WEIGHTS, Case, Generator
 from execute import Verdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -168,6 +168,14 @@ def test_cases_depend_on_the_seed_alone(tmp_path):
     assert all("\0" not in word for case in drawn[0] for word in case.argv)
     chosen = Generator(tmp_path, ["runs/recipe.toml"], ["train", "plan"])
     assert {chosen.draw(Random(n)).argv[0] for n in range(60)} == {"train", "plan"}
+
+
+def test_every_command_is_fuzzed():
+    import typer
+
+    from saccade.cli import app
+
+    assert set(SEEDS) == set(WEIGHTS) == set(typer.main.get_command(app).commands)
 
 
 @settings(max_examples=25, deadline=None)
