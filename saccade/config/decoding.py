@@ -70,7 +70,7 @@ class Decoding(Table):
     """Number of hypotheses returned for each input, best first; at most `beam`, unless outputs are sampled."""
     sample: bool = False
     """Sample tokens from the model instead of searching for likely ones; see `temperature`, `top_k` and `top_p`."""
-    temperature: Annotated[float, Field(ge=1e-6, le=MAX_WEIGHT)] = 1.0
+    temperature: Annotated[float, Field(ge=1e-10, le=MAX_WEIGHT)] = 1.0
     """Sampling: logits are divided by this. Below 1 sampling is closer to greedy search, above 1 more random."""
     top_k: Annotated[int, Field(ge=0)] = 0
     """Sampling: only the k most likely tokens can be sampled (Fan et al. 2018). 0 allows all of them."""
