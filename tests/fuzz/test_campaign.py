@@ -125,6 +125,18 @@ def test_a_call_that_cannot_be_interrupted_is_a_fault_only_if_nothing_was_said_b
     assert late.fault == "train: more than 0 s" and late.silent > 0.1
 
 
+def test_a_long_line_of_error_is_one_line(command):
+    import sys
+
+    from damage import find_fault
+
+    def refuse():
+        print("error: " + "x" * 3000, file=sys.stderr)
+        raise SystemExit(2)
+
+    assert find_fault(Case(["export"]), command(refuse, "export"), 0) == ""
+
+
 def test_a_traceback_that_a_thread_prints_is_a_fault(command):
     import sys
 
