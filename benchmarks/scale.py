@@ -3,8 +3,8 @@
     python benchmarks/scale.py [--only exact eps kill float32 repeat bytes restarts] [--steps 200] [--out FOLDER]
 
 CPU, gloo, two Transformer blocks of width 16 as encoder and decoder with dropout, G = 4 micro-batches a step. What each
-row must reach is in its column `limit`. Takes about half an hour on two cores; `tests/train/test_parallel_table.py`
-runs shorter forms of the same rows.
+row must reach is in its column `limit`. Takes about an hour on two cores; `tests/train/test_parallel_table.py` runs
+shorter forms of the same rows. Each row is saved when it is measured.
 """
 
 import argparse
@@ -328,10 +328,11 @@ def join_rows(path: Path, rows: list[Row]) -> list[Row]:
 
 
 def read_printed_rows(log: Path, commit: str) -> list[Row]:
-    """Read the rows that an invocation of a commit has printed before it was stopped."""
+    """Read the rows that an invocation of a commit has printed, which was stopped; described ones as they are."""
     day = date.fromtimestamp(log.stat().st_mtime).isoformat()
     lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
-    return [describe_row(json.loads(line)) | {"commit": commit, "date": day} for line in lines]
+    rows = [json.loads(line) for line in lines]
+    return [(row if "case" in row else describe_row(row)) | {"commit": commit, "date": day} for row in rows]
 
 
 def describe_row(row: Row) -> Row:
@@ -360,18 +361,21 @@ def save(rows: list[Row], *, folder: Path, minutes: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--only", nargs="*", choices=CASES, default=list(CASES))
     parser.add_argument("--steps", type=int, default=200, help="steps of the comparisons in float64")
     pairs = [f"{first}:{second}" for first, second in itertools.permutations(CHANGED, 2)]
     parser.add_argument("--pairs", nargs="+", choices=pairs, default=[], help="layouts of the case kill; default all")
     parser.add_argument(
-        "--printed", nargs=2, metavar=("LOG", "COMMIT"), help="join rows that an invocation printed which was stopped"
-    )
+        "--printed", nargs=2, metavar=("LOG", "COMMIT"), action="append", default=[],
+        help="join the rows that an invocation printed which was stopped; can be given several times",
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, default=HERE / "results")
     arguments = parser.parse_args()
     begin, rows = time.time(), list[Row]()
-    if arguments.printed:
-        rows += read_printed_rows(Path(arguments.printed[0]), arguments.printed[1])
+    for log, commit in arguments.printed:
+        rows += read_printed_rows(Path(log), commit)
+    if rows:
+        save(rows, folder=arguments.out, minutes=0.0)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SACCADE_CACHE"] = f"{folder}/cache"

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 # A source phrase and the target phrase that an output must contain
+MAX_WEIGHT = 1e6  # of a penalty; float32 would overflow with much larger ones
 Term = tuple[str, Annotated[str, Field(pattern=r"\S")]]
 
 
@@ -59,17 +60,17 @@ class Decoding(Table):
 
     beam: BeamSize = 4
     """Width of the beam search. 1 is greedy search; 4 to 10 are usual for translation, and the cost grows with it."""
-    length_penalty: float = 0.6
+    length_penalty: Annotated[float, Field(ge=-50, le=50)] = 0.6
     """Exponent alpha of the length normalization ((5 + length) / 6)^alpha by which scores of beam search are divided
     (Wu et al. 2016), and those of a `teacher`. 0 prefers short outputs, 1 compares means per token."""
-    coverage_penalty: Annotated[float, Field(ge=0)] = 0.0
+    coverage_penalty: Annotated[float, Field(ge=0, le=MAX_WEIGHT)] = 0.0
     """Weight beta of the coverage penalty of beam search, which punishes hypotheses that did not attend to all of the
     source (Wu et al. 2016). 0 disables it; try 0.2 where outputs leave parts of the source out."""
     n_best: BeamSize = 1
     """Number of hypotheses returned for each input, best first; at most `beam`, unless outputs are sampled."""
     sample: bool = False
     """Sample tokens from the model instead of searching for likely ones; see `temperature`, `top_k` and `top_p`."""
-    temperature: Annotated[float, Field(gt=0)] = 1.0
+    temperature: Annotated[float, Field(ge=1e-10, le=MAX_WEIGHT)] = 1.0
     """Sampling: logits are divided by this. Below 1 sampling is closer to greedy search, above 1 more random."""
     top_k: Annotated[int, Field(ge=0)] = 0
     """Sampling: only the k most likely tokens can be sampled (Fan et al. 2018). 0 allows all of them."""
@@ -95,10 +96,10 @@ class Decoding(Table):
     """Language models: an output ends before the first occurrence of any of these texts."""
     truncate_prompt: bool = False
     """Language models: keep only the last tokens of a prompt that is too long for the model, instead of an error."""
-    repetition_penalty: Annotated[float, Field(ge=1)] = 1.0
+    repetition_penalty: Annotated[float, Field(ge=1, le=MAX_WEIGHT)] = 1.0
     """Language models: log-probabilities of tokens that occurred already are multiplied by this (Keskar et al. 2019).
     1 disables it; 1.2 is a usual value. Only for greedy search and sampling."""
-    frequency_penalty: Annotated[float, Field(ge=0)] = 0.0
+    frequency_penalty: Annotated[float, Field(ge=0, le=MAX_WEIGHT)] = 0.0
     """Language models: subtracted from the log-probability of a token for each time that it occurred already.
     0 disables it. Only for greedy search and sampling."""
     replace_unknown: bool = False
@@ -129,7 +130,7 @@ class Decoding(Table):
     lm: str = ""
     """Run of a language model with the same tokenizer whose log-probabilities are added during search (shallow
     fusion, Gulcehre et al. 2015). Empty: none."""
-    lm_weight: Annotated[float, Field(ge=0)] = 0.3
+    lm_weight: Annotated[float, Field(ge=0, le=MAX_WEIGHT)] = 0.3
     """Weight of the log-probabilities of `lm`. 0 ignores it; too large values make outputs fluent but unfaithful."""
     batch_tokens: Count = 4096
     """Padded source tokens in one batch of prediction, beams not counted. Lower it where memory runs out."""

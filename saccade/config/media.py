@@ -43,7 +43,7 @@ class ImageAugmentation(Table):
     """RandAugment: strength of the operations, from 0 (none) to 1 (strongest)."""
     erase: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Random erasing: probability that noise replaces a rectangle of the image, of 2% to a third of its area (Zhong et
-    al. 2020). 0 disables it; 0.25 is usual for classification."""
+    al. 2020). 0 disables it; 0.25 is usual for long trainings on photographs, and too much for short ones."""
 
     @property
     def any(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 from saccade.config.load import override
 from saccade.config.metric import Score, find_metric, find_metrics
 from saccade.config.schema import Corpus, Decoding, Recipe
+from saccade.data.sources.documents import read_documents
 from saccade.data.sources.pairs import read_lines
 from saccade.errors import Diverged, SaccadeError
 from saccade.files import atomic_write
@@ -30,6 +31,7 @@ from saccade.train.api import build_recipe, check_same_settings, train_or_load
 Report = Callable[[str], None]
 TEST, HELD_OUT, TRIAL = "test", "held-out", "trial"
 TRIAL_SCORED, TRIAL_PREDICTED = 2, 60  # examples that a trial validates and scores, and that a stage predicts in it
+TRIAL_CHARACTERS = 2000  # of each document that a trial validates or scores: one may be a book
 TRIAL_DOCUMENTS = 20  # that a trial learns from; all examples of other data, whose labels may be in order
 TRIAL_BATCHES = 32  # by which the tokens of a batch are divided in a trial
 # Keys of a spec that must not change between scoring one seed and the next
@@ -297,8 +299,13 @@ class Trial:
         files = [self.resolve(corpora, stages) or None for corpora in (train, valid)]
         form = {"tiny": self.spec.tiny, "paper": False}
         recipe = build_recipe(name, data=files[0], valid=files[1], overrides=settings, form=form)
-        steps = self.options.trial_steps
-        return recipe if steps is None else shorten_training(recipe, steps)
+        if self.options.trial_steps is None:
+            return recipe
+        short = shorten_training(recipe, self.options.trial_steps)
+        if not short.task.learns_from_documents or not isinstance(short.data.valid, tuple):
+            return short
+        excerpts = tuple(write_excerpt(one, self.folder, unit=short.data.documents) for one in short.data.valid)
+        return short.model_copy(update={"data": short.data.model_copy(update={"valid": excerpts})})
 
     def resolve(self, corpora: Sequence[Corpus], stages: Mapping[str, Path]) -> list[Corpus]:
         found = resolve_corpora(corpora, self.options.data_folder, self.folder, stages)
@@ -313,7 +320,11 @@ class Trial:
         if heldout and not (spec.heldout_test or spec.valid):
             return {spec.metric: Score(read_validation(run, spec.metric), "last validation, greedy decoding")}
         corpora = self.resolve((spec.heldout_test or spec.valid) if heldout else spec.test, {})
-        corpora = [limit_examples(one, TRIAL_SCORED) for one in corpora] if self.data == TRIAL else corpora
+        if self.data == TRIAL:
+            corpora = [limit_examples(one, TRIAL_SCORED) for one in corpora]
+            recipe = predictor.recipe
+            if recipe.task.learns_from_documents:
+                corpora = [write_excerpt(one, self.folder, unit=recipe.data.documents) for one in corpora]
         words = insert_paths(spec.decoding, stages)
         decoding = override(predictor.recipe, [f"predict.{word}" for word in words]).predict
         names = [spec.metric, *spec.metrics]
@@ -336,6 +347,14 @@ def insert_paths(settings: Sequence[str], stages: Mapping[str, Path]) -> list[st
 
 def limit_examples(corpus: Corpus, most: int) -> Corpus:
     return corpus.model_copy(update={"examples": min(corpus.examples or most, most)})
+
+
+def write_excerpt(corpus: Corpus, folder: Path, *, unit: str) -> Corpus:
+    """Write the first characters of the documents of a corpus to a file of this folder, and return it as a corpus."""
+    rows = [json.dumps({"text": text[:TRIAL_CHARACTERS]}) for _, text in read_documents(corpus, unit=unit)]
+    path = folder / f"excerpt-{hashlib.sha256(corpus.dump_key().encode()).hexdigest()[:8]}.jsonl"
+    atomic_write(path, "".join(f"{row}\n" for row in rows).encode())
+    return Corpus(files=(str(path),))
 
 
 def shorten_training(recipe: Recipe, steps: int) -> Recipe:

@@ -122,6 +122,41 @@ def test_a_trial_reads_few_documents_but_all_labels():
         assert recipe.data.max_length <= recipe.train.batch_tokens <= 1024
 
 
+def test_a_trial_scores_the_beginning_of_two_documents(cli, tmp_path):
+    """One document may be a book, and a large model would read it for hours."""
+    book = "All happy families are alike. " * 2000
+    for name in ("train", "valid"):
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps({'text': book})}\n" for _ in range(3)))
+    digest = hashlib.sha256((tmp_path / "valid.jsonl").read_bytes()).hexdigest()
+    (tmp_path / "mine.toml").write_text(f"""
+dataset = "books"
+[files]
+"train.jsonl" = "{digest}"
+"valid.jsonl" = "{digest}"
+[results.mine]
+title = "a language model"
+recipe = "shakespeare"
+tiny = true
+train = [["train.jsonl"]]
+valid = [["valid.jsonl"]]
+test = [["valid.jsonl"]]
+scored = "validation"
+settings = ["writer.stack.layers=1"]
+metric = "bits_per_byte"
+unit = "bits per byte"
+floor = 0.1
+tuned = "nothing"
+""")
+    result = cli("reproduce", "mine.toml", "--try", 2, "--data-folder", tmp_path)
+    assert result.code == 0, result.err
+    folder = tmp_path / "runs" / "reproduce" / "mine-trial"
+    excerpts = list(folder.glob("excerpt-*.jsonl"))
+    assert excerpts and excerpts[0].name in (folder / "seed-1" / "recipe.toml").read_text()
+    for path in excerpts:
+        texts = [json.loads(line)["text"] for line in path.read_text().splitlines()]
+        assert texts == [book[: trials.TRIAL_CHARACTERS]] * 2
+
+
 def test_runs_are_scored_in_another_way(cli, spec, tmp_path, monkeypatch):
     """The second result has no training of its own, and its decoding may name a stage."""
     path, trained, decoded = spec(before=[{"name": "first", "recipe": "set-encoder", "settings": []}]), [], []

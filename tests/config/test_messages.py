@@ -69,6 +69,8 @@ def test_a_single_mistake_is_one_line():
         ({"train": {"compile": "yes"}}, "train.compile: expected true or false, got 'yes'"),
         ({"tokenizer": {"dropout": 1.0}}, "tokenizer.dropout: expected less than 1.0, got 1.0"),
         ({"predict": {"top_p": 2.0}}, "predict.top_p: expected at most 1.0, got 2.0"),
+        ({"predict": {"length_penalty": -51}}, "predict.length_penalty: expected at least -50.0, got -51"),
+        ({"predict": {"temperature": 1e-11}}, "predict.temperature: expected at least 1e-10, got 1e-11"),
         ({"name": 3}, "name: expected text, got 3"),
         ({"tokenizer": {"files": "x"}}, """tokenizer.files: expected a list such as ["a", "b"], got 'x'"""),
         ({"train": {"optimizer": {"betas": 3}}}, "train.optimizer.betas: expected a list, got 3"),

@@ -53,7 +53,7 @@ recipes = some(
     writer=some(stack=stack, positions=positions, tie=st.sampled_from(["none", "output", "all"])),
     objectives=st.lists(objective, min_size=1, max_size=3),
     train=some(steps=optional_count, minutes=st.floats(0.1, 1e9), deterministic=flag | st.just("none"), compile=flag),
-    predict=some(max_length=optional_count, prefix=text, length_penalty=st.floats(-1e9, 1e9)),
+    predict=some(max_length=optional_count, prefix=text, length_penalty=st.floats(-50, 50)),
     freeze=st.lists(st.sampled_from(["reader", "writer"]), max_size=2),
 )
 

@@ -222,7 +222,9 @@ def run_campaign(
 ) -> Summary:  # fmt: skip
     """Draw and run cases until either limit is reached; case number n depends on the seed, the verbs and n alone."""
     summary, begin = Summary(), time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="saccade-fuzz-", dir=choose_memory_folder()) as name:
+    with tempfile.TemporaryDirectory(  # a sweep that was interrupted may still write a checkpoint
+        prefix="saccade-fuzz-", dir=choose_memory_folder(), ignore_cleanup_errors=True
+    ) as name:
         folder = Path(name)
         folder.chmod(0o755)
         output = save.resolve() if save else None

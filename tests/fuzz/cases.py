@@ -36,6 +36,12 @@ SEEDS: dict[str, list[list[str]]] = {  # commands that work in the world, by ver
         ["train", "--resume", "dates", "train.steps=3"],
         ["train", "--resume", "runs/vit", "train.steps=3", "--plugin", "data/plugin.py", "--verbose"],
     ],
+    "sweep": [
+        ["sweep", "dates", "--tiny", "--grid", "train.clip=1,2", "--seeds", "1", *TRAIN, "data.valid=0.2",
+         "data.train.0.examples=20", "train.valid_predictions=4"],
+        ["sweep", "dates", "--data", "data/pairs.tsv", "--valid", "0.2", "--grid", "train.schedule.lr=1e-4,1e-3",
+         "--search", "optuna", "--trials", "1", "--seeds", "1", "--name", "a", "--json", *TRAIN, *SMALL],
+    ],
     "watch": [["watch", "dates", "--html", "page.html"], ["watch", "vit", "--port", "0"]],
     "predict": [
         ["predict", "dates", "3 May 1999", "beam=3", "--n-best", "2", "--json"],
@@ -53,11 +59,18 @@ SEEDS: dict[str, list[list[str]]] = {  # commands that work in the world, by ver
         ["predict", "speech", "data/sounds/a.wav", "data/sounds/c.flac", "data/frames.npy"],
         ["predict", "questions", "--field", "image=data/pictures/red circle/b.jpg", "--field", "question=what is it ?"],
         ["predict", "t5", "-"],
+        ["predict", "dates", "--corpus", "data/pairs.jsonl", "--column", "source", "--output", "parts"],
+        ["predict", "classify", "--corpus", "data/labels.csv", "--column", "text", "--output", "parts", "--on-error",
+         "skip"],
     ],
     "backtranslate": [
         ["backtranslate", "dates", "--input", "data/pairs.src", "--output", "bt.tsv", "--tag", "<BT>", "beam=2"],
         ["backtranslate", "dates", "-i", "embedded:dates", "-o", "b.tsv", "--noise", "0.1", "--max-ratio", "2",
         "--json"],
+    ],
+    "distill": [
+        ["distill", "dates", "--input", "data/pairs.src", "--output", "d.tsv", "beam=2", "--max-ratio", "2"],
+        ["distill", "dates,dates", "-i", "embedded:dates", "-o", "d.tsv", "--beam", "2", "--json"],
     ],
     "evaluate": [
         ["evaluate", "dates", "--data", "data/pairs.src", "data/pairs.tgt", "--metrics", "bleu,accuracy,cer", "--json"],
@@ -115,8 +128,8 @@ REFUSED_SEEDS = [["export", "dates", "out"], ["import", "foreign/model.gguf", "-
 WEIGHTS = {
     "predict": 24, "import": 18, "watch": 12, "train": 10, "evaluate": 10, "runs": 10, "plan": 8, "view": 8,
     "export": 8,
-    "recipes": 5, "explain": 4, "backtranslate": 4, "serve": 3, "compare": 2, "reproduce": 1,
-    "lectures": 1, "ladder": 1, "demo": 1,
+    "recipes": 5, "explain": 4, "backtranslate": 4, "serve": 3, "compare": 2, "distill": 2, "reproduce": 1,
+    "lectures": 1, "ladder": 1, "demo": 1, "sweep": 1,
 }  # fmt: skip
 
 

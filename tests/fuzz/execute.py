@@ -20,11 +20,15 @@ from typing import IO, Any
 from cases import Case
 
 MAX_SECONDS, MAX_BYTES = 20.0, 2_000_000_000  # seconds of the processor: others may use it meanwhile
-LONG_VERBS = {"demo", "train", "ladder"}  # take minutes by design; they must say so before MAX_SECONDS are over
+# Take minutes by design; they must say so before MAX_SECONDS are over
+LONG_VERBS = {"demo", "train", "ladder", "sweep"}
 LISTED_LONG = {"lectures"}  # the same, as their help says
 LONG_SECONDS = 2.5  # after which these are interrupted
 TRACEBACK = "Traceback (most recent call last)"
 EXIT_CODES = {0, 1, 2, 130, 143}
+MAX_PRINTED = (
+    10_000  # characters of standard error that are kept; lines of error that list recipes or reasons have 1,000
+)
 
 
 @dataclass
@@ -218,7 +222,7 @@ def run_command(case: Case) -> Verdict:
     verdict.detail = verdict.detail[-3000:]
     printed.detach()
     text = err.getvalue().decode(errors="replace")
-    verdict.printed = text[-500:]
+    verdict.printed = text[-MAX_PRINTED:]
     if not verdict.fault and TRACEBACK in text:
         verdict.fault, verdict.detail = "traceback on stderr: " + text.strip().splitlines()[-1][:80], text[-3000:]
     return verdict

@@ -10,7 +10,7 @@ import campaign
 import execute
 import mutate
 import pytest
-from cases import Case, Generator
+from cases import SEEDS, WEIGHTS, Case, Generator
 from execute import Verdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -125,6 +125,18 @@ def test_a_call_that_cannot_be_interrupted_is_a_fault_only_if_nothing_was_said_b
     assert late.fault == "train: more than 0 s" and late.silent > 0.1
 
 
+def test_a_long_line_of_error_is_one_line(command):
+    import sys
+
+    from damage import find_fault
+
+    def refuse():
+        print("error: " + "x" * 3000, file=sys.stderr)
+        raise SystemExit(2)
+
+    assert find_fault(Case(["export"]), command(refuse, "export"), 0) == ""
+
+
 def test_a_traceback_that_a_thread_prints_is_a_fault(command):
     import sys
 
@@ -168,6 +180,14 @@ def test_cases_depend_on_the_seed_alone(tmp_path):
     assert all("\0" not in word for case in drawn[0] for word in case.argv)
     chosen = Generator(tmp_path, ["runs/recipe.toml"], ["train", "plan"])
     assert {chosen.draw(Random(n)).argv[0] for n in range(60)} == {"train", "plan"}
+
+
+def test_every_command_is_fuzzed():
+    import typer
+
+    from saccade.cli import app
+
+    assert set(SEEDS) == set(WEIGHTS) == set(typer.main.get_command(app).commands)
 
 
 @settings(max_examples=25, deadline=None)

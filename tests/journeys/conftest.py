@@ -105,7 +105,8 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = folder / "venv" / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", python] if has_pip else [python, "-m", "pip"]
     quiet = ["--disable-pip-version-check", "--quiet", "--no-deps"]
-    subprocess.run([*pip, "wheel", *quiet, "--wheel-dir", folder, ROOT], check=True)
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT]
+    subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
     [wheel] = folder.glob("saccade-*.whl")
     subprocess.run([*pip, "install", *quiet, "--no-index", wheel], check=True)
     here = sysconfig.get_path("purelib")

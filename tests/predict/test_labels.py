@@ -54,6 +54,15 @@ def test_labels_do_not_depend_on_the_batch(kind):
         assert together == alone == streamed
 
 
+@pytest.mark.parametrize(("batch_tokens", "sizes"), [(1, [1, 1, 1, 1]), (4096, [4])])
+def test_batches_are_as_large_as_is_asked_for(monkeypatch, batch_tokens, sizes):
+    model, seen = labeller("label"), []
+    read = model.model.read
+    monkeypatch.setattr(model.model, "read", lambda batch: seen.append(batch.num_rows) or read(batch))
+    model.predict(TEXTS, batch_tokens=batch_tokens)
+    assert seen == sizes
+
+
 def test_every_word_has_a_tag():
     model = labeller("tags")
     found = model.describe("the old dog", model.candidates(["the old dog"])[0])

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 
+from saccade.model.run import DEVICE
 from saccade.train.distributed.parts import gather_whole
 from saccade.train.loop import optimizer_step
 from saccade.train.machine import deterministic_mode
@@ -20,8 +22,9 @@ SETTINGS += ["train.schedule={kind='constant', lr=0.01, warmup_steps=1}"]
 STILL = [f"{part}.dropout=0" for part in ("reader", "writer", "reader.stack", "writer.stack")]
 
 
-def train_in_three_ways(folder):
+def train_in_three_ways(folder, device):
     """Write losses, weights and numbers of graphs of each way to a folder."""
+    os.environ[DEVICE] = device  # of this process alone
     sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
     scale_gpu = importlib.import_module("scale_gpu")
     torch.set_num_threads(1)

@@ -138,7 +138,7 @@ def test_steps_about_pictures_as_graphs_are_plain_ones_however_often_one_trains(
 
 def test_shards_as_graphs_train_like_eager_ones_and_like_the_whole_model(processes, tmp_path):
     """FSDP2 with NCCL in a process group of one process; a store in memory needs no port."""
-    process = processes.Process(target=single_shard.train_in_three_ways, args=(str(tmp_path),))
+    process = processes.Process(target=single_shard.train_in_three_ways, args=(str(tmp_path), "cuda"))
     process.start()
     process.join(240)
     assert process.exitcode == 0

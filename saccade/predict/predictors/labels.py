@@ -171,9 +171,8 @@ class LabelDecoder(Decoder):
         non_empty = [i for i, text in enumerate(texts) if text.strip()]
         lines = [options.first_line + i for i in non_empty]
         outputs = [[Hypothesis([], "", 0.0, 0.0)] for _ in texts]
-        for i, line, logits in zip(
-            non_empty, lines, self._compute_logits([texts[i] for i in non_empty], lines), strict=True
-        ):
+        found = self._compute_logits([texts[i] for i in non_empty], options.decoding, lines)
+        for i, line, logits in zip(non_empty, lines, found, strict=True):
             if not bool(logits.isfinite().all()):
                 raise SaccadeError(
                     f"the model has no finite numbers for line {line}; its weights are not usable, train again"
@@ -185,19 +184,22 @@ class LabelDecoder(Decoder):
         """Return the log-probability of each given class, or of all given tags of a text."""
         self.kind.check_probabilities()
         scores = []
-        for logits, (_, label) in zip(self._compute_logits([text for text, _ in pairs]), pairs, strict=True):
+        found = self._compute_logits([text for text, _ in pairs], self.recipe.predict)
+        for logits, (_, label) in zip(found, pairs, strict=True):
             log_probs, label_ids = logits.log_softmax(-1).tolist(), self.labels.encode(label)
             if len(label_ids) != len(log_probs):
                 raise SaccadeError(f"there are {len(log_probs)} words and {len(label_ids)} tags; each word needs one")
             scores.append(sum(row[number - 1] for row, number in zip(log_probs, label_ids, strict=True)))
         return scores
 
-    def _compute_logits(self, texts: Sequence[str], lines: Sequence[int] | None = None) -> list[Float[Tensor, "n C"]]:
+    def _compute_logits(
+        self, texts: Sequence[str], decoding: Decoding, lines: Sequence[int] | None = None
+    ) -> list[Float[Tensor, "n C"]]:
         """Return the writer's logits for each text, or for each of its words."""
         rows = self.codec.encode(texts, "line", numbers=lines)
         outputs: list[Tensor] = [torch.empty(0)] * len(rows)
         with self.loaded.inference():
-            for group in group_by_length([len(row) for row in rows], budget=self.recipe.predict.batch_tokens):
+            for group in group_by_length([len(row) for row in rows], budget=decoding.batch_tokens):
                 batch = self.codec.collate([rows[i] for i in group])
                 logits = self.loaded.model.writer(self.loaded.model.read(batch)).float().cpu()
                 for index, i in enumerate(group):
