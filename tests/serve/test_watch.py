@@ -250,6 +250,21 @@ def test_curves_show_their_values_by_pointer_and_keys(browser, saved_page):
         assert [table.locator("tbody tr").count() for table in page.locator(".numbers").all()] == [3, 3]
 
 
+def test_numbers_below_the_curves_are_not_cut_off(browser, watched_run, tmp_path):
+    with (watched_run / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        print(json.dumps({"event": "train", "step": 100_000, "loss": 1.0, "lr": 0.01, "seconds": 9000.0}), file=file)
+    page_file = tmp_path / "long.html"
+    page_file.write_text(build_training_page(read_history_with_attention(watched_run)), encoding="utf-8")
+    with open_page(browser, page_file.as_uri(), offline=True) as page:
+        attention(page)
+        cut = (
+            "[...document.querySelectorAll('.curve text')].filter(one => one.getBoundingClientRect().right > "
+            "one.closest('svg').getBoundingClientRect().right + 1).map(one => one.textContent)"
+        )
+        assert page.locator(".curve text", has_text="100,000").count() > 0
+        assert page.evaluate(cut) == []
+
+
 def test_samples_at_a_step_and_through_all_steps(browser, saved_page):
     with open_page(browser, saved_page, offline=True) as page:
         part = page.get_by_label("Sample outputs")

@@ -4,7 +4,7 @@ import { el, svg } from "./element.js";
 import { computeTicks, findNearest, formatNumber } from "./scale.js";
 
 const CHART_HEIGHT = 190; // pixels
-const MARGINS = { left: 52, right: 12, top: 8, bottom: 24 };
+const MARGINS = { left: 52, right: 28, top: 8, bottom: 24 };
 const KEY_STEPS = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 };
 
 // Series are { name, x, y, colour, plain } with increasing x; `colour` is the index of the colour, `plain` series (before
