@@ -340,7 +340,8 @@ def describe_row(row: Row) -> Row:
     name, case = f"{row['what']}, {row['layout']}", row["what"]
     if "weights" in row:
         steps = f", {row['steps']} steps" if "steps" in row else ""
-        shown = {"what": f"{name}{steps}: largest difference of weights", "value": row["weights"], "unit": ""}
+        apart = f" but biases of keys, which differ by {row['key_biases']:.1e}" if "key_biases" in row else ""
+        shown = {"what": f"{name}{steps}: largest difference of weights{apart}", "value": row["weights"], "unit": ""}
     elif "share" in row:
         shown = {"what": f"{name}: largest share of gradients and optimizer state", "value": row["share"], "unit": ""}
     else:
