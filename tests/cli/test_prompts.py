@@ -12,6 +12,7 @@ TEMPLATE = r"a{q}b {a}"
 def rows(tmp_path: Path) -> Path:
     (tmp_path / "examples.jsonl").write_text('{"q": "c", "a": "d"}\n')
     (tmp_path / "tasks.jsonl").write_text('{"q": "d", "a": "g"}\n{"q": "e", "a": "f"}\n')
+    (tmp_path / "text.txt").write_text("abc\n")
     return tmp_path
 
 
@@ -49,8 +50,8 @@ def test_answers_are_scored(cli, language_model, rows):
         (["predict", "OTHER", "d", "--template", TEMPLATE], "--template builds prompts for a language model"),
         (["evaluate", "RUN", "--template", TEMPLATE], "--template needs tasks with reference answers"),
         (["evaluate", "RUN", "--data", "tasks.jsonl", "--template", "{q} {z}"], ":1: the template asks for {z}"),
-        (["evaluate", "RUN", "--data", "tasks.jsonl", "--metrics", "bleu"], "unknown metric 'bleu' of a language"),
-        (["evaluate", "RUN", "--data", "tasks.jsonl", "--lowercase"], "without --metrics and --lowercase"),
+        (["evaluate", "RUN", "--data", "text.txt", "--metrics", "bleu"], "unknown metric 'bleu' of a language"),
+        (["evaluate", "RUN", "--data", "text.txt", "--lowercase"], "without --metrics and --lowercase"),
     ],
 )  # fmt: skip
 def test_invalid_prompt_options_are_one_line_and_code_2(cli, language_model, run, rows, words, message):
