@@ -44,6 +44,7 @@ KEY_PLACES = {"project.bias": 1, "memory.bias": 0}  # of the keys among the proj
 TABLE = {"accumulate": 4, "batch_tokens": 64, "valid_predictions": 0, "ema": 0.0, "save_every": 10**6}
 EXACT = 1e-10
 TIMEOUT = 1200  # seconds for one training
+WAIT = 60  # seconds that processes wait for a killed one: gloo does not always notice it, and torchrun is not there
 CONSTANT = 4096  # bytes: parameters whose shape the processes cannot share evenly
 Row = dict[str, Any]
 
@@ -131,7 +132,8 @@ def measure_kills(bench: Bench) -> Iterator[Row]:
             continue
         log = bench.folder / f"{run}-batches"
         log.mkdir()
-        bench.train(first, run, **whole, fault=("kill", step, victim), batch_log=str(log))
+        killed: Row = {"fault": ("kill", step, victim), "batch_log": str(log), "parallel": {"timeout": WAIT}}
+        bench.train(first, run, **whole, **killed)
         saved = layouts.small.checkpoint.list_steps(bench.folder / run / "checkpoints")
         after = bench.resume(second, run)
         before = [layouts.get_batch_log(log, rank).read_text().split() for rank in list_batch_ranks(first)]
