@@ -1,6 +1,7 @@
 """Formats of folders that can be imported, and error messages for those that cannot."""
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from saccade.predict.predictors.predictor import Predictor
 from saccade.train.api import train
 
 Make = Callable[..., Any]
+INFINITE = {"vocab_size": math.inf, "decoder_vocab_size": math.inf}
 
 
 def edit(path: Path, **changes: Any) -> None:
@@ -130,6 +132,7 @@ BAD = [
     (lambda f: edit(f / "config.json", forced_bos_token_id=3), "forced_bos_token_id = 3 is not supported; it must be"),
     (lambda f: edit(f / "config.json", vocab_size=12, decoder_vocab_size=12), "16 tokens, but the embedding has 12"),
     (lambda f: edit(f / "config.json", vocab_size="x", decoder_vocab_size="x"), "a value has an unexpected type .*'x'"),
+    (lambda f: edit(f / "config.json", **INFINITE), "a value has an unexpected type .*infinity"),
     (lambda f: edit(f / "config.json", decoder_start_token_id=[1]), "config.json: a value has an unexpected type"),
     (lambda f: edit(f / "config.json", architectures=7), "config.json: a value has an unexpected type"),
     (lambda f: edit(f / "config.json", activation_function=[]), "config.json: a value has an unexpected type"),

@@ -18,7 +18,7 @@ from typing import IO, Any, NamedTuple
 from saccade.config.schema import Corpus
 from saccade.data.sources import table
 from saccade.data.sources.bad_rows import OnBadRow, raise_error
-from saccade.data.sources.lines import iter_lines, open_file
+from saccade.data.sources.lines import bound_lines, iter_lines, open_file
 from saccade.errors import SaccadeError
 
 Document = tuple[int, str]  # number of the first line or row, from 1; text
@@ -182,9 +182,8 @@ class RangeReader:
 def count_bytes(file: IO[bytes], place: Place, stop: int | None) -> Iterator[bytes]:
     """Yield the lines of a file that begin before `stop`, and move the place behind each."""
     assert place.offset is not None, "the file is open at this place"
-    while stop is None or place.offset < stop:
-        if not (line := file.readline()):
-            return
+    lines = iter(bound_lines(file))
+    while (stop is None or place.offset < stop) and (line := next(lines, b"")):
         place.offset += len(line)
         place.lines += 1
         yield line

@@ -106,7 +106,7 @@ class Config:
             yield
         except SaccadeError:
             raise
-        except (TypeError, ValueError, LookupError, ZeroDivisionError) as error:
+        except (TypeError, ValueError, LookupError, ArithmeticError) as error:
             raise SaccadeError(f"{self.origin}: a value has an unexpected type ({error}); is it complete?") from error
 
     def check_unused(self) -> None:

@@ -1,5 +1,6 @@
 """Data files that others have written and damaged: one line with file and row, whatever the format."""
 
+import io
 import struct
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from saccade.config.schema import Corpus
 from saccade.data.media.frames import load_features, read_feature_archive
 from saccade.data.sources import labelled, lines, pairs
+from saccade.data.sources.ranges import Place, count_bytes
 from saccade.data.sources.table import read_pairs
 from saccade.errors import SaccadeError
 
@@ -55,11 +57,21 @@ def test_invalid_text_in_parquet_is_named_by_its_row(tmp_path):
         list(read_pairs(path, columns=None))
 
 
+class BoundedLines(io.BytesIO):
+    """A file that ends the test where a whole line is asked for, which might have no end, as in /dev/zero."""
+
+    def readline(self, size=-1):
+        assert 0 < size <= lines.MAX_LINE_BYTES + 1
+        return super().readline(size)
+
+
 def test_a_line_without_an_end(tmp_path, monkeypatch):
     monkeypatch.setattr(lines, "MAX_LINE_BYTES", 10)
     (tmp_path / "x").write_text("a" * 9 + "\n" + "b" * 11)
     with pytest.raises(SaccadeError, match="x:2: a line of more than 10 bytes; is it text, with one example a line?"):
         list(pairs.read_lines(tmp_path / "x"))
+    file = BoundedLines(b"ab\n" + b"c" * 30)
+    assert list(map(len, count_bytes(file, Place(offset=0), None))) == [3, 11, 11, 8]
 
 
 def test_training_data_is_a_file_that_can_be_read_twice():
