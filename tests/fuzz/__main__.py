@@ -35,7 +35,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--damage", action="store_true", help="damage each file of runs and exports instead")
     parser.add_argument("--verbs", nargs="*", default=[], choices=WEIGHTS, help="only cases of these commands")
     parser.add_argument("--only", default="", help="with --damage: commands that contain this")
-    return parser.parse_args()
+    options = parser.parse_args()
+    # Campaigns change the working folder.
+    options.tally, options.save = (path and path.absolute() for path in (options.tally, options.save))
+    return options
 
 
 def print_summary(summary: Summary, seed: int) -> None:
