@@ -15,7 +15,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $
 .PHONY: help demo test test-all coverage fuzz kill clients environments bench golden check docs format hooks release clean
 help:
 	@echo "make demo      train a small model on two cores, look at its attention (about 3 minutes)"
-	@echo "make test      the fast tests (about 5 minutes on two cores)"
+	@echo "make test      the fast tests (about 8 minutes on two cores)"
 	@echo "make test-all  all tests; SHARD=1/3, 2/3, 3/3 are parts of them that can run side by side"
 	@echo "make coverage  the fast tests, and which lines of saccade/ they run; fails under 92%"
 	@echo "make fuzz      commands, requests and C kernels on mutated inputs (5 minutes; FUZZ='--seed 1 --seconds 60')"

@@ -80,6 +80,7 @@ def test_views_and_changes_in_place_need_no_memory(free):
     x = torch.ones(4, 6)
     with MemoryGuard():
         x.T.view(6, 4).expand(2, 6, 4)[0].add_(1)
+    assert torch.equal(x, torch.full((4, 6), 2.0))
 
 
 def test_a_backward_operation_is_checked_too(free):
